@@ -1,0 +1,27 @@
+"""The errors a user can cause, in one place.
+
+`InputError` is raised for everything a caller can get wrong: its message is one line that names the
+argument, its value, the rule it broke and the cure, and the command line prints just that line. Any
+other exception that reaches the command line is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """An argument, a file or a name that cannot be used as given."""
+
+
+class NonFiniteError(RuntimeError):
+    """Training met a NaN or an infinity; the message names the step, the layer and the tensor."""
+
+
+def unknown(argument: str, value: object, known: Iterable[str]) -> InputError:
+    """The error for a name that is not in a table, with the nearest known name as the cure."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(names)}"
+    return InputError(f"{argument}={value!r} is not known; {hint}")
