@@ -33,7 +33,7 @@ from fp4lab.formats.elements import (
 from fp4lab.formats.elements import (
     FP16 as FP16_ELEMENT,
 )
-from fp4lab.formats.rounding import Rounding, Ties
+from fp4lab.formats.rounding import Overflow, Rounding, Ties
 from fp4lab.formats.table import (
     BF16,
     FP8_1X128_E4M3,

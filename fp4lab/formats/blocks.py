@@ -26,7 +26,7 @@ from typing import Any
 
 from fp4lab.errors import InputError
 from fp4lab.formats.elements import ElementType, Specials
-from fp4lab.formats.rounding import Ties
+from fp4lab.formats.rounding import Overflow, Ties
 
 
 class ScaleRule(IntEnum):
@@ -92,6 +92,7 @@ class BlockFormat:
             block decodes to 0).
         zero_scale: stored scale of an all-zero block.
         ties: tie rule of the elements' round-to-nearest.
+        overflow: what elements beyond the largest become (scaled formats: they saturate).
         selection: 4-over-6 error measure, or NONE.
         keep_negative_zero: whether an input -0 keeps its sign bit (Transformer Engine: no). Small
             negative values that round to zero always keep it.
@@ -114,6 +115,7 @@ class BlockFormat:
     scale_floor: float = 0.0
     zero_scale: float = 0.0
     ties: Ties = Ties.EVEN
+    overflow: Overflow = Overflow.SATURATE
     selection: Selection = Selection.NONE
     keep_negative_zero: bool = False
 
@@ -157,6 +159,10 @@ class BlockFormat:
             raise InputError(
                 f"level={self.level.name} of {self.name!r} needs FOLDED or DIVIDED block scales"
             )
+        if self.level == Level.ROW and self.block[0] != 1:
+            raise InputError(
+                f"block={self.block} of {self.name!r}: a second level per row needs blocks of 1 row"
+            )
         if self.selection != Selection.NONE and self.block_scale != BlockScale.DIVIDED:
             raise InputError(f"selection of {self.name!r} (4-over-6) needs BlockScale.DIVIDED")
 
@@ -171,6 +177,11 @@ class BlockFormat:
     def amax_factor(self) -> float:
         """C * M: a stored amax divided by this is the second-level decode scale."""
         return self.cap * self.element.max_value if self.level != Level.NONE else 1.0
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether one scale covers whole rows (or all), so that a GEMM can apply it at its end."""
+        return self.block in ((WHOLE, WHOLE), (1, WHOLE)) and self.level == Level.NONE
 
     @property
     def packed(self) -> bool:
@@ -212,6 +223,7 @@ class BlockFormat:
             int(self.level),
             *(_fixed_point(v) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
             int(self.ties),
+            int(self.overflow),
             int(self.selection),
             int(self.keep_negative_zero),
         ]
@@ -232,8 +244,9 @@ class BlockFormat:
             scale_floor=rest[6] * _UNIT,
             zero_scale=rest[7] * _UNIT,
             ties=Ties(rest[8]),
-            selection=Selection(rest[9]),
-            keep_negative_zero=bool(rest[10]),
+            overflow=Overflow(rest[9]),
+            selection=Selection(rest[10]),
+            keep_negative_zero=bool(rest[11]),
         )
 
 

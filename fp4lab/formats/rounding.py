@@ -19,6 +19,15 @@ class Ties(IntEnum):
     ZERO = 2
 
 
+class Overflow(IntEnum):
+    """What a magnitude beyond the largest finite number becomes. NaN stays NaN either way."""
+
+    #: the largest finite number, infinity included (satfinite)
+    SATURATE = 0
+    #: infinity where the type has one, else NaN; a type with neither saturates (IEEE 754, ml_dtypes)
+    SPECIAL = 1
+
+
 class Rounding(Enum):
     """How a tensor's elements are rounded to the grid.
 

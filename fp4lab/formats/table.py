@@ -12,6 +12,7 @@ from fp4lab.formats.blocks import (
     ScaleRule,
     Selection,
 )
+from fp4lab.formats.rounding import Overflow
 
 _FORMATS: dict[str, BlockFormat] = {}
 
@@ -116,6 +117,15 @@ FP8_1X128_E5M2 = _fp8("fp8_1x128_e5m2", e.E5M2, (1, 128))
 FP8_128X128_E4M3 = _fp8("fp8_128x128_e4m3", e.E4M3, (128, 128))
 FP8_128X128_E5M2 = _fp8("fp8_128x128_e5m2", e.E5M2, (128, 128))
 
-#: plain casts: the operands of an ordinary mixed-precision GEMM
-BF16 = register(BlockFormat(name="bf16", element=e.BF16, keep_negative_zero=True))
-FP16 = register(BlockFormat(name="fp16", element=e.FP16, keep_negative_zero=True))
+
+# plain casts: the operands of an ordinary mixed-precision GEMM
+def _cast(element: e.ElementType) -> BlockFormat:
+    return register(
+        BlockFormat(
+            name=element.name, element=element, overflow=Overflow.SPECIAL, keep_negative_zero=True
+        )
+    )
+
+
+BF16 = _cast(e.BF16)
+FP16 = _cast(e.FP16)
