@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def recipe_table(recipes: Mapping[str, Mapping[str, Any]]) -> str:
     return table(head, (row(name, values) for name, values in recipes.items()))
 
 
-def golden_counts(report: Path) -> dict[str, int]:
+def golden_counts(report: Path) -> Counter[str]:
     """How many arrays of each recorded file a test matched; an array that a test missed is none."""
     matched: set[str] = set()
     missed: set[str] = set()
@@ -62,22 +62,18 @@ def golden_counts(report: Path) -> dict[str, int]:
         ]
         bad = any(case.find(outcome) is not None for outcome in ("failure", "error", "skipped"))
         (missed if bad else matched).update(names)
-    counts: dict[str, int] = defaultdict(int)
-    for name in matched - missed:
-        counts[name.partition("/")[0]] += 1
-    return dict(sorted(counts.items()))
+    return Counter(name.partition("/")[0] for name in sorted(matched - missed))
 
 
-def results(summary: Mapping[str, Any], golden: Mapping[str, int]) -> str:
+def results(summary: Mapping[str, Any], golden: Counter[str]) -> str:
     """The text between the two markers."""
-    rows = [*((name, str(count)) for name, count in golden.items())]
-    total = ("all", str(sum(golden.values())))
+    rows = [*golden.items(), ("all", golden.total())]
     return "\n\n".join(
         [
             "The demo's recipes. The gap is to the first row, in nats; one seed gives no interval.",
             recipe_table(summary["recipes"]),
             "Recorded arrays of other tools that the tests match to the last bit.",
-            table(["file", "arrays"], [*rows, total]),
+            table(["file", "arrays"], ((name, str(count)) for name, count in rows)),
         ]
     )
 

@@ -59,10 +59,10 @@ def torch_state() -> dict[str, object]:
 @pytest.fixture(autouse=True)
 def poisoned_memory() -> Iterator[None]:
     """Uninitialized memory is NaN or 0xFF during the test; see the head of this file."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
     yield
-    torch.use_deterministic_algorithms(before)
+    torch.set_deterministic_debug_mode(before)
 
 
 @pytest.fixture(autouse=True)
