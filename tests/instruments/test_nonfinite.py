@@ -163,8 +163,13 @@ def test_integer_and_nested_arguments_are_watched() -> None:
 
     model = Nested()
     x = torch.tensor([0.0, torch.inf])
-    index = torch.tensor([0])
-    found = first_nonfinite(model, lambda: model({"x": [x]}, index=index)[0].sum())
+
+    def loss() -> Tensor:
+        picked, _ = model({"x": [x]}, index=torch.tensor([0]))
+        result: Tensor = picked.sum()
+        return result
+
+    found = first_nonfinite(model, loss)
     assert found == Finding("", "input", "Inf")
 
 
