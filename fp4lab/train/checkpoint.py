@@ -80,8 +80,8 @@ def save(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint folder after verifying its checksums.
 
-    Raises InputError if there is none, DamagedCheckpointError, which says what is wrong, if it is not as
-    it was written.
+    Raises InputError if there is none, and DamagedCheckpointError, which says what is wrong, if it
+    is not as it was written.
     """
     from safetensors.torch import load_file
 
@@ -94,7 +94,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def verify(path: Path) -> list[str]:
-    """The names of a checkpoint's files; DamagedCheckpointError unless all are as the manifest says."""
+    """The names of a checkpoint's files; DamagedCheckpointError if one is not as it was written."""
     try:
         manifest = read_json(path / "manifest.json")
         version, files = manifest["version"], manifest["files"]
