@@ -131,9 +131,10 @@ def round_stochastic(
 ) -> Tensor:
     """Round to one of the two neighbours, the upper with probability floor(2^bits f) / 2^bits.
 
-    `f` is the distance to the lower neighbour in units of the spacing. bits=8 adds `random / 256`
-    of the spacing to |x| in float32 and truncates, as Blackwell's `cvt.rs` model does; bits=32 adds
-    32-bit integers and looks at the carry, which has no rounding at all.
+    `f` is the distance to the lower neighbour in units of the spacing. `floor(2^bits f)` and the
+    random integer are added exactly and the carry moves the value up: what Blackwell's `cvt.rs`
+    does with its 8 bits. Adding the noise to |x| in float32 instead would round f up where x is far
+    below the smallest normal number.
 
     Args:
         x: float32, any shape.
@@ -149,11 +150,10 @@ def round_stochastic(
         return _stochastic_on_bits(x, element, random, bits, overflow)
     a = _limit(x, element, overflow)
     spacing = _grid_exponent(a, element).sub_(element.mantissa_bits << 23).view(torch.float32)
+    steps = a.div_(spacing)
     if bits == 8:
-        q = a.addcmul_(random.to(torch.float32).mul_(2.0**-8), spacing)
-        q = q.div_(spacing).floor_().mul_(spacing)
+        q = steps.mul_(256.0).floor_().add_(random).mul_(2.0**-8).floor_().mul_(spacing)
     else:
-        steps = a / spacing
         whole = steps.floor()
         threshold = ((steps - whole) * 2.0**32).nan_to_num_().to(torch.int64)
         q = (whole + (random + threshold >= 1 << 32)) * spacing
