@@ -6,7 +6,8 @@ the nearest multiple of u, ties to even, with no table, branch or cast:
 
     a = min(|x|, max);  big = 2^(e + 23 - m);  q = copysign((a + big) - big, x)
 
-BF16's grid reaches to 2^127, where that number would overflow; it is rounded on its bits instead.
+BF16's grid reaches to 2^127, where that number would overflow; types that are short float32s are
+rounded on their bits instead.
 torch's own 8-bit casts are not used: their overflow rule changed between releases.
 """
 
@@ -30,11 +31,6 @@ def _grid_exponent(a: Tensor, element: ElementType) -> Tensor:
     """Exponent bits, still shifted by 23, of the binade whose spacing applies at a >= 0."""
     exponent = a.view(torch.int32) & _EXPONENT
     return exponent.clamp_(min=(127 + element.min_exponent) << 23)
-
-
-def _needs_bits(element: ElementType) -> bool:
-    """Whether the grid shares float32's exponent range, where spacings leave the normal range."""
-    return element.max_exponent + 23 - element.mantissa_bits > 127
 
 
 def _limit(x: Tensor, element: ElementType, overflow: Overflow) -> Tensor:
@@ -71,7 +67,7 @@ def round_nearest(
     """
     if element.mantissa_bits == 23:
         return x.clone()
-    if _needs_bits(element):
+    if element.is_short_float32:
         return _round_on_bits(x, element, ties, overflow)
     a = _limit(x, element, overflow)
     exponent = _grid_exponent(a, element)
@@ -146,7 +142,7 @@ def round_stochastic(
     Returns:
         float32 like x; numbers of the grid are unchanged, signs and NaN as in `round_nearest`.
     """
-    if _needs_bits(element):
+    if element.is_short_float32:
         return _stochastic_on_bits(x, element, random, bits, overflow)
     a = _limit(x, element, overflow)
     spacing = _grid_exponent(a, element).sub_(element.mantissa_bits << 23).view(torch.float32)
@@ -181,7 +177,7 @@ def encode(q: Tensor, element: ElementType) -> Tensor:
         return code.clamp_(min=0).to(torch.uint8)
     a = q.abs()
     exponent = _grid_exponent(a, element)
-    if element.exponent_bits == 8:
+    if element.is_short_float32:
         magnitude = a.view(torch.int32) >> (23 - element.mantissa_bits)
     else:
         # the number of grid steps, exactly, then the binades below it
@@ -205,7 +201,14 @@ def decode(codes: Tensor, element: ElementType) -> Tensor:
     if element.bits <= 8:
         table = torch.tensor(element.values(), dtype=torch.float32, device=codes.device)
         return table[(codes & ((1 << element.bits) - 1)).to(torch.int32)]
-    code = codes.to(torch.int32) & 0xFFFF
-    if element.exponent_bits == 8:
+    code = codes.to(torch.int32) & ((1 << element.bits) - 1)
+    if element.is_short_float32:
         return (code << (23 - element.mantissa_bits)).view(torch.float32)
-    return codes.view(torch.float16).to(torch.float32)
+    magnitude = code & ~element.sign_code
+    binade = (magnitude >> element.mantissa_bits).clamp(min=1)
+    steps = magnitude - ((binade - 1) << element.mantissa_bits)
+    spacing = _power_of_two(binade + (127 - element.bias - element.mantissa_bits))
+    value = torch.where(magnitude > element.max_code, float("nan"), steps * spacing)
+    if element.inf_code is not None:
+        value = torch.where(magnitude == element.inf_code, float("inf"), value)
+    return torch.where(code != magnitude, -value, value)
