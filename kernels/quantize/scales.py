@@ -70,8 +70,9 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
 
 
 def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
-    """MX: exponents in [-127, 127] by the scale rule; a block with NaN or infinity is NaN."""
-    element = fmt.element
+    """MX: exponents by the scale rule, in the scale's range; NaN and infinity make a block NaN."""
+    assert fmt.scale is not None
+    element, scale = fmt.element, fmt.scale
     divided = fmt.scale_rule in (ScaleRule.ROUND_UP, ScaleRule.NEAREST)
     ideal = torch.div(block_amax, element.max_value) if divided else block_amax
     # ideal = fraction * 2^exponent with a fraction in [0.5, 1): exactly 0.5 is a power of two
@@ -83,7 +84,8 @@ def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
     }.get(fmt.scale_rule)
     up = fraction > 0.5 if next_power_from is None else fraction >= next_power_from
     exponent = exponent - 1 + up.to(torch.int32) - (0 if divided else element.max_exponent)
-    exponent = torch.where(ideal == 0, -127, exponent).clamp_(min=-127, max=127)
+    exponent = torch.where(ideal == 0, scale.min_exponent, exponent)
+    exponent.clamp_(min=scale.min_exponent, max=scale.max_exponent)
     nan = ~block_amax.isfinite()
     decode = torch.where(nan, float("nan"), exp2(exponent))
     return Scales(decode, torch.where(nan, float("nan"), exp2(-exponent)))
