@@ -54,5 +54,5 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
     y_AjB = torch.zeros_like(x_AkB)
     for k in range(size):
         y_AjB.addcmul_(x_AkB[:, k : k + 1], rows[k].view(1, size, 1))
-    y_AjB.mul_(torch.tensor(float(size), device=x.device).rsqrt())
+    y_AjB.mul_(size**-0.5)
     return y_AjB.view(front.shape).movedim(0, dim).to(x.dtype)

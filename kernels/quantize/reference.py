@@ -202,8 +202,7 @@ def dequantized(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> T
     values, scale = encoded.values_ERC, encoded.decode_RC
     if scale is not None:
         if fmt.level != Level.NONE:
-            inverse = torch.tensor(1.0, device=values.device) / fmt.amax_factor
-            scale = (scale * encoded.amax.view(-1, 1)).mul_(inverse)
+            scale = (scale * encoded.amax.view(-1, 1)).mul_(1.0 / fmt.amax_factor)
         values = values * scale
     return unblocked(values, fmt, shape)
 
