@@ -79,6 +79,8 @@ class QuantizedTensor:
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The values, in the logical shape (computed in float32, then rounded to dtype)."""
+        if not dtype.is_floating_point:
+            raise InputError(f"dtype={dtype} cannot hold the values; use a floating-point dtype")
         matrix: Tensor = ops.dequantize(*self.parts(), self.format.ints, self.matrix_shape[1])
         if self.axis == -2:
             matrix = matrix.t()

@@ -101,8 +101,11 @@ class BlockFormat:
     Raises:
         InputError: a combination that has no meaning, named with its cure.
 
-    >>> mine = BlockFormat(name="nvfp4_1x32", element=E2M1, block=(1, 32), scale=E4M3,
-    ...                    block_scale=BlockScale.FOLDED, level=Level.TENSOR)  # doctest: +SKIP
+    >>> from fp4lab import formats as f
+    >>> mine = BlockFormat(name="nvfp4_1x32", element=f.E2M1, block=(1, 32), scale=f.E4M3,
+    ...                    block_scale=BlockScale.FOLDED, level=Level.TENSOR)
+    >>> mine.bits_per_value(1024, 1024)
+    4.250030517578125
     """
 
     name: str
