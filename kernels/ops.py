@@ -79,7 +79,7 @@ def _encode(
 @torch.library.impl(_library, "quantize", "CompositeExplicitAutograd")
 def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     codes, scales, amax = _quantize.codes_and_scales(*_encode(x, *arguments))
-    return codes, scales, amax.clone()
+    return codes.contiguous(), scales.contiguous(), amax.clone()
 
 
 @torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
@@ -91,7 +91,7 @@ def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
 @torch.library.impl(_library, "operand", "CompositeExplicitAutograd")
 def _operand_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     values, epilogue = _quantize.operand(*_encode(x, *arguments))
-    return values.contiguous(), epilogue.clone()
+    return values.contiguous(), epilogue.clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.impl(_library, "dequantize", "CompositeExplicitAutograd")
@@ -110,7 +110,7 @@ def _stored_operand_impl(
     fmt = _parse(tuple(format))
     encoded = _quantize.from_storage(codes, scales, amax, fmt, K)
     values, epilogue = _quantize.operand(encoded, fmt, (codes.shape[0], K))
-    return values.contiguous(), epilogue.clone()
+    return values.contiguous(), epilogue.clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")

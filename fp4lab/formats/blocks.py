@@ -33,7 +33,7 @@ from fp4lab.formats.rounding import Overflow, Ties
 class ScaleRule(IntEnum):
     """How the ideal block scale amax/M becomes a stored one."""
 
-    #: to the nearest value of the scale type, ties as `Ties.EVEN` (halves between powers of two: up)
+    #: to the nearest value of the scale type, halves as `Ties.EVEN` says
     NEAREST = 0
     #: 2^(floor(log2 amax) - emax): OCP MX v1.0; may clip values in the top quarter of the range
     FLOOR = 1
