@@ -67,19 +67,29 @@ def spread(scales: NDArray[Any]) -> NDArray[Any]:
     return scales[:, :, None, None]
 
 
-def quantize(x: F32, fmt: BlockFormat) -> Quantized:
-    """Quantize a non-empty float32 matrix by a format with scales, to nearest."""
+class Noise(NamedTuple):
+    """Random integers of stochastic rounding, in blocks `[R, C, r, c]`, and how many bits."""
+
+    blocks: NDArray[np.int64]
+    bits: int
+
+
+def quantize(
+    x: F32, fmt: BlockFormat, random: NDArray[np.int64] | None = None, bits: int = 0
+) -> Quantized:
+    """Quantize a non-empty float32 matrix by a format with scales, to nearest or by `random`."""
     with np.errstate(all="ignore"):
         blocks = padded(x, fmt)
+        noise = None if random is None else Noise(padded(random, fmt), bits)
         block_amax = np.abs(blocks).max(axis=(2, 3))
         if fmt.block_scale == BlockScale.POWER_OF_TWO:
-            values, scales = power_of_two(blocks, block_amax, fmt)
+            values, scales = power_of_two(blocks, block_amax, fmt, noise)
             amax, whole = np.zeros(0, np.float32), scales
         elif fmt.block_scale == BlockScale.ENCODE:
-            values, scales = encode_first(blocks, block_amax, fmt)
+            values, scales = encode_first(blocks, block_amax, fmt, noise)
             amax, whole = np.zeros(0, np.float32), scales
         else:
-            values, scales, amax = two_level(blocks, block_amax, fmt)
+            values, scales, amax = two_level(blocks, block_amax, fmt, noise)
             whole = scales
             if fmt.level != Level.NONE:
                 factor = f32(1 / (cap(fmt) * oracle.largest(fmt.element)))
@@ -94,13 +104,18 @@ def cap(fmt: BlockFormat) -> float:
     return fmt.scale_cap or oracle.largest(fmt.scale)
 
 
-def elements(scaled: F32, fmt: BlockFormat) -> F32:
+def elements(scaled: F32, fmt: BlockFormat, noise: Noise | None) -> F32:
     if not fmt.keep_negative_zero:
         scaled = np.where(scaled == 0, f32(0), scaled)
+    if noise is not None:
+        exact = scaled.astype(np.float64)
+        return oracle.stochastic(exact, fmt.element, *noise, fmt.overflow).astype(np.float32)
     return rounded(scaled, fmt.element, fmt.ties, fmt.overflow)
 
 
-def two_level(blocks: F32, block_amax: F32, fmt: BlockFormat) -> tuple[F32, F32, F32]:
+def two_level(
+    blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None
+) -> tuple[F32, F32, F32]:
     """Transformer Engine's NVFP4 (its kernels' core and its Python reference)."""
     largest = f32(oracle.largest(fmt.element))
     if fmt.level == Level.NONE:
@@ -121,7 +136,7 @@ def two_level(blocks: F32, block_amax: F32, fmt: BlockFormat) -> tuple[F32, F32,
         if fmt.zero_scale:
             scale = np.where(block_amax == 0, f32(fmt.zero_scale), scale)
         enc = np.minimum(f32(1) / (scale * (f32(1) / S)), LIMIT)
-        values = elements(blocks * spread(enc), fmt)
+        values = elements(blocks * spread(enc), fmt, noise)
         candidates.append((values, scale))
     if len(candidates) == 1:
         return (*candidates[0], amax)
@@ -181,7 +196,9 @@ def exponent(amax: float, fmt: BlockFormat) -> int:
     }[fmt.scale_rule] - top
 
 
-def power_of_two(blocks: F32, block_amax: F32, fmt: BlockFormat) -> tuple[F32, F32]:
+def power_of_two(
+    blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None
+) -> tuple[F32, F32]:
     """OCP MX: one power of two for a block."""
     assert fmt.scale is not None
     low, high = -fmt.scale.bias, 2**fmt.scale.exponent_bits - 2 - fmt.scale.bias
@@ -192,10 +209,12 @@ def power_of_two(blocks: F32, block_amax: F32, fmt: BlockFormat) -> tuple[F32, F
     finite = np.isfinite(block_amax)
     scales = np.where(finite, np.ldexp(1.0, k), np.nan).astype(np.float32)
     exact = blocks.astype(np.float64) * spread(np.where(finite, np.ldexp(1.0, -k), np.nan))
-    return elements(exact.astype(np.float32), fmt), scales
+    return elements(exact.astype(np.float32), fmt, noise), scales
 
 
-def encode_first(blocks: F32, block_amax: F32, fmt: BlockFormat) -> tuple[F32, F32]:
+def encode_first(
+    blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None
+) -> tuple[F32, F32]:
     """FP8 with float32 scales: x * (M / amax), stored amax / M as a reciprocal."""
     multiplier = np.minimum(f32(oracle.largest(fmt.element)) / block_amax, LIMIT)
     if fmt.scale_rule == ScaleRule.ROUND_UP:
@@ -204,4 +223,4 @@ def encode_first(blocks: F32, block_amax: F32, fmt: BlockFormat) -> tuple[F32, F
         multiplier = np.where(np.isnan(multiplier), multiplier, floor)
     if fmt.zero_scale:
         multiplier = np.where(block_amax == 0, f32(1 / fmt.zero_scale), multiplier)
-    return elements(blocks * spread(multiplier), fmt), f32(1) / multiplier
+    return elements(blocks * spread(multiplier), fmt, noise), f32(1) / multiplier

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import fp4lab
 from fp4lab import formats as f
-from fp4lab.formats import BlockFormat, BlockScale, Level, Selection, Ties
+from fp4lab.formats import BlockFormat, BlockScale, Level, Rounding, Selection, Ties
 from fp4lab.kernels.layout.reference import unpack_nibbles
 from fp4lab.kernels.minifloat.reference import decode
+from fp4lab.kernels.philox.reference import random_bits
 from tests.kernels import block_oracle
 from tests.kernels.inputs import same
 from tests.kernels.matrices import matrices
@@ -45,9 +49,16 @@ DECLARED = [
 ]
 
 
-def check(x: Tensor, fmt: BlockFormat, axis: int) -> None:
-    q = fp4lab.quantize(x, fmt, axis=axis, ragged="pad")
-    expected = block_oracle.quantize((x if axis == -1 else x.t()).numpy(), fmt)
+def check(x: Tensor, fmt: BlockFormat, axis: int, rounding: Rounding = Rounding.NEAREST) -> None:
+    state, bits = fp4lab.noise_state(1, "layer", step=2), rounding.noise_bits
+    how: dict[str, Any] = {"axis": axis, "ragged": "pad", "rounding": rounding, "noise": state}
+    q = fp4lab.quantize(x, fmt, stream=3, **how)
+    matrix, random = (x if axis == -1 else x.t()).numpy(), None
+    if bits:
+        # drawn for x as it is stored, and turned with it
+        noise = random_bits(*x.shape, state, stream=3, bits=bits)
+        random = (noise if axis == -1 else noise.t()).to(torch.int64).numpy()
+    expected = block_oracle.quantize(matrix, fmt, random, bits)
     columns = q.matrix_shape[1]
     codes = unpack_nibbles(q.codes, columns) if fmt.packed else q.codes
     values = expected.values
@@ -61,7 +72,7 @@ def check(x: Tensor, fmt: BlockFormat, axis: int) -> None:
     whole = q.dequantize() if axis == -1 else q.dequantize().t()
     if not np.isnan(expected.values).any():
         same(whole, expected.dequantized)
-    same(fp4lab.fake_quantize(x, fmt, axis=axis, ragged="pad"), q.dequantize())
+    same(fp4lab.fake_quantize(x, fmt, stream=3, **how), q.dequantize())
 
 
 @pytest.mark.parametrize("fmt", NVFP4, ids=lambda fmt: fmt.name)
@@ -89,9 +100,20 @@ def test_declared_formats(fmt: BlockFormat, x: Tensor, axis: int) -> None:
     check(x, fmt, axis)
 
 
+@settings(max_examples=150)
+@given(
+    st.sampled_from(REGISTERED + DECLARED),
+    matrices(),
+    st.sampled_from([-1, -2]),
+    st.sampled_from([Rounding.STOCHASTIC_8, Rounding.STOCHASTIC_32]),
+)
+def test_stochastic_rounding(fmt: BlockFormat, x: Tensor, axis: int, rounding: Rounding) -> None:
+    check(x, fmt, axis, rounding)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", REGISTERED + DECLARED, ids=lambda fmt: fmt.name)
 @settings(max_examples=300)
-@given(matrices(), st.sampled_from([-1, -2]))
-def test_every_format_at_length(fmt: BlockFormat, x: Tensor, axis: int) -> None:
-    check(x, fmt, axis)
+@given(matrices(), st.sampled_from([-1, -2]), st.sampled_from(Rounding))
+def test_every_format_at_length(fmt: BlockFormat, x: Tensor, axis: int, rounding: Rounding) -> None:
+    check(x, fmt, axis, rounding)
