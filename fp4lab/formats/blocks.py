@@ -134,8 +134,12 @@ class BlockFormat:
                 f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
                 f"{self.name!r}: give both (scaled) or neither (plain cast)"
             )
-        for value in (self.scale_cap, self.scale_floor, self.zero_scale):
-            _fixed_point(value)
+        for name in ("scale_cap", "scale_floor", "zero_scale"):
+            value = getattr(self, name)
+            if not 0 <= value <= 2.0**38 or value % _UNIT:
+                raise InputError(
+                    f"{name}={value} of {self.name!r} is not a multiple of 2^-24 from 0 to 2^38"
+                )
         if self.block is not None and self.scale is not None:
             self._check_scale(self.scale)
             self._check_level(*self.block)
@@ -159,11 +163,6 @@ class BlockFormat:
                 f"scale_rule={self.scale_rule.name} of {self.name!r} with block_scale="
                 f"{self.block_scale.name}: use {' or '.join(rule.name for rule in rules)}"
             )
-        if self.amax_factor > FP32.max_value:
-            raise InputError(
-                f"scale={scale.name!r} of {self.name!r} is too wide for a second level to aim at "
-                "its largest value; set scale_cap"
-            )
 
     def _check_level(self, rows: int, columns: int) -> None:
         if rows < 0 or columns < 0:
@@ -172,6 +171,11 @@ class BlockFormat:
         if self.level != Level.NONE and not two_level:
             raise InputError(
                 f"level={self.level.name} of {self.name!r} needs FOLDED or DIVIDED block scales"
+            )
+        if self.amax_factor > FP32.max_value:
+            raise InputError(
+                f"scale of {self.name!r} is too wide for a second level to aim at its largest "
+                f"value {self.cap:.3g}; set scale_cap"
             )
         if self.level == Level.ROW and rows != 1:
             raise InputError(
@@ -250,7 +254,7 @@ class BlockFormat:
             int(self.scale_rule),
             int(self.block_scale),
             int(self.level),
-            *(_fixed_point(v) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
+            *(int(v / _UNIT) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
             int(self.ties),
             int(self.overflow),
             int(self.selection),
@@ -280,13 +284,6 @@ class BlockFormat:
 
 
 _UNIT = 2.0**-24
-
-
-def _fixed_point(value: float) -> int:
-    scaled = value / _UNIT
-    if not 0 <= scaled < 2**62 or scaled != int(scaled):
-        raise InputError(f"scale constant {value} is not a non-negative multiple of 2^-24")
-    return int(scaled)
 
 
 def _element_ints(e: ElementType) -> list[int]:
