@@ -145,6 +145,8 @@ class BlockFormat:
             self._check_level(*self.block)
         elif self.level != Level.NONE:
             raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
+        # computed now: torch.compile cannot trace the lock that Python 3.11 takes at first use
+        _ = self.ints
 
     def _check_scale(self, scale: ElementType) -> None:
         if (self.block_scale == BlockScale.POWER_OF_TWO) == scale.has_zero:

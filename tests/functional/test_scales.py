@@ -120,25 +120,28 @@ def test_the_smallest_bf16_numbers_quantize_to_finite_values(
 @pytest.mark.parametrize("fmt", [f.MXFP4, f.MXFP8_E4M3, f.MXFP8_E5M2, f.MXFP6_E2M3], ids=name)
 def test_exact_powers_of_two_map_to_themselves(fmt: BlockFormat) -> None:
     """Edge case B13: amax / M = 2^k has the scale 2^k, and the next float32 has 2^(k+1)."""
-    for k in range(-126, 127 - fmt.element.max_exponent):
-        amax = torch.tensor(fmt.element.max_value * 2.0**k)
-        row = torch.zeros(2, 32)
-        row[0, 3], row[1, 3] = amax, -amax.nextafter(torch.tensor(torch.inf))
-        for rule, expected in ((ScaleRule.ROUND_UP, (k, k + 1)), (ScaleRule.NEAREST, (k, k))):
-            q = fp4lab.quantize(row, fmt.replace(scale_rule=rule))
-            assert q.scales.flatten().tolist() == [127 + e for e in expected]
-        assert fp4lab.fake_quantize(row, fmt)[0, 3] == amax
+    k = torch.arange(-126, 127 - fmt.element.max_exponent)
+    exact = fmt.element.max_value * 2.0 ** k.double()
+    x = torch.zeros(len(k), 32)
+    x[:, 3] = exact.float()
+    above = -x.nextafter(torch.tensor(torch.inf)) * (x > 0)
+    for rule, raised in ((ScaleRule.ROUND_UP, 1), (ScaleRule.NEAREST, 0)):
+        rounded = fmt.replace(scale_rule=rule)
+        assert torch.equal(fp4lab.quantize(x, rounded).scales[:, 0], (127 + k).to(torch.uint8))
+        bytes_ = fp4lab.quantize(above, rounded).scales[:, 0]
+        assert torch.equal(bytes_, (127 + k + raised).to(torch.uint8))
+    assert torch.equal(fp4lab.fake_quantize(x, fmt), x)
 
 
 @pytest.mark.parametrize("element", ["e4m3", "e5m2"])
 def test_power_of_two_fp8_scales_of_exact_powers(element: str) -> None:
     """Edge case B13, for float32 scales."""
-    fmt = f.get(f"fp8_tensor_{element}_pow2")
-    for k in range(-100, 100):
-        x = torch.tensor([[fmt.element.max_value * 2.0**k]])
-        assert fp4lab.quantize(x, fmt).scales.item() == 2.0**k
-        above = x.nextafter(torch.tensor(torch.inf))
-        assert fp4lab.quantize(above, fmt).scales.item() == 2.0 ** (k + 1)
+    fmt = f.get(f"fp8_row_{element}_pow2")
+    k = torch.arange(-100, 100)
+    x = (fmt.element.max_value * 2.0 ** k.double()).float().view(-1, 1)
+    assert torch.equal(fp4lab.quantize(x, fmt).scales, 2.0 ** k.view(-1, 1))
+    above = x.nextafter(torch.tensor(torch.inf))
+    assert torch.equal(fp4lab.quantize(above, fmt).scales, 2.0 ** (k + 1).view(-1, 1))
 
 
 def test_the_amax_of_a_transformed_bf16_tensor_is_that_of_the_rounded_transform() -> None:

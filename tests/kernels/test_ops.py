@@ -31,7 +31,7 @@ CHECKED = [
     TWO_LEVEL_ROWS,
 ]
 #: sides, and bits of noise
-SHAPES = [((32, 64), 0), ((5, 37), 8), ((0, 64), 32), ((32, 0), 0), ((0, 0), 8)]
+SHAPES = [((5, 37), 8), ((0, 64), 32), ((32, 0), 0)]
 
 
 def arguments(
@@ -49,20 +49,15 @@ def name(fmt: BlockFormat) -> str:
 QUANTIZERS = [ops.quantize, ops.fake_quantize, ops.operand]
 
 
-@pytest.mark.parametrize("op", QUANTIZERS, ids=str)
-def test_quantizers_pass_opcheck(op: Any) -> None:
-    torch.library.opcheck(op, arguments(torch.randn(32, 64), f.NVFP4_4OVER6))
-    torch.library.opcheck(op, arguments(torch.randn(32, 64).bfloat16(), f.NVFP4, True, 8, 16))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", CHECKED, ids=name)
 @pytest.mark.parametrize("op", QUANTIZERS, ids=str)
-def test_quantizers_pass_opcheck_in_every_kind_of_format(op: Any, fmt: BlockFormat) -> None:
+def test_quantizers_pass_opcheck(op: Any, fmt: BlockFormat) -> None:
     torch.library.opcheck(op, arguments(torch.randn(32, 64), fmt))
     torch.library.opcheck(op, arguments(torch.randn(32, 64).bfloat16(), fmt, True, 8, 16))
 
 
+@pytest.mark.slow
 def test_the_other_operators_pass_opcheck() -> None:
     for fmt in (f.NVFP4, f.FP8_ROW_E4M3, f.MXFP4):
         stored = ops.quantize(*arguments(torch.randn(32, 64), fmt))
