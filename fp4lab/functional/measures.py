@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fp4lab.formats import BlockFormat
 from fp4lab.functional.arguments import check_space, operator_arguments
-from fp4lab.functional.operations import fake_quantize, saturated
+from fp4lab.functional.operations import fake_quantize, largest_code, saturated
 
 
 class Error(NamedTuple):
@@ -46,8 +46,10 @@ def error(x: Tensor, fmt: BlockFormat, **how: Any) -> Error:
     arguments = operator_arguments(x, fmt, **how)
     x_ = x.detach()
     q = fake_quantize(x_.to(torch.float32), fmt, **how)
-    beyond = saturated(x_, arguments[1:]) if fmt.block is not None else torch.zeros_like(x_)
-    return compare(q, x_, saturation=beyond.to(torch.float64).mean().item() if x.numel() else 0.0)
+    if fmt.block is None or x.numel() == 0:
+        return compare(q, x_, saturation=0.0)
+    beyond = saturated(x_, arguments[1:], largest_code(fmt))
+    return compare(q, x_, saturation=beyond.to(torch.float64).mean().item())
 
 
 def compare(q: Tensor, x: Tensor, *, saturation: float = float("nan")) -> Error:

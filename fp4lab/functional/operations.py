@@ -77,13 +77,13 @@ class _FakeQuantize(torch.autograd.Function):
     """Quantize and dequantize with a straight-through gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, arguments: tuple[Any, ...], mask: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, arguments: tuple[Any, ...], largest: int | None) -> Tensor:
         flat: Tensor = ops.fake_quantize(as_matrix(x), *arguments)
         if arguments[1]:
             flat = flat.t()
         y = flat.reshape(x.shape)
-        if mask:
-            ctx.save_for_backward(saturated(x, arguments))
+        if largest is not None:
+            ctx.save_for_backward(saturated(x, arguments, largest))
         return y
 
     @staticmethod
@@ -117,17 +117,22 @@ def fake_quantize(
         raise unknown("gradient", gradient, ("identity", "masked"))
     check_space(how)
     arguments = operator_arguments(x, fmt, **how)[1:]
-    result: Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]
-        x, arguments, gradient == "masked"
-    )
+    largest = largest_code(fmt) if gradient == "masked" else None
+    result: Tensor = _FakeQuantize.apply(x, arguments, largest)  # type: ignore[no-untyped-call]
     return result
 
 
-def saturated(x: Tensor, arguments: tuple[Any, ...]) -> Tensor:
-    """Where |x| exceeds the largest number of its block by more than float32 rounding (bool)."""
+def largest_code(fmt: BlockFormat) -> int:
+    """The code of the largest element, in both nibbles where two share a byte."""
+    return fmt.element.max_code * (0x11 if fmt.packed else 1)
+
+
+def saturated(x: Tensor, arguments: tuple[Any, ...], largest: int) -> Tensor:
+    """Where |x| exceeds the largest number of its block by more than float32 rounding (bool).
+
+    `largest` is the format's `largest_code`.
+    """
     codes, scales, amax = ops.quantize(as_matrix(x.detach()), *arguments)
-    fmt = BlockFormat.from_ints(arguments[0])
-    largest = fmt.element.max_code * (0x11 if fmt.packed else 1)
     columns = x.shape[-1] if not arguments[1] else x.shape[:-1].numel()
     full = torch.full_like(codes, largest)
     limit: Tensor = ops.dequantize(full, scales, amax, arguments[0], columns)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fp4lab.errors import InputError
 from fp4lab.functional import noise_state
@@ -123,7 +124,7 @@ class Linear(torch.nn.Linear):
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             x, weight = x.to(dtype), weight.to(dtype)
-        x_MK = x.reshape(-1, x.shape[-1])
+        x_MK = x.reshape(x.shape[:-1].numel(), self.in_features)
         how = (self.noise, self.ragged, self.layer_name)
         y: Tensor = _QuantizedLinear.apply(  # type: ignore[no-untyped-call]
             x_MK, weight, self.recipe, *how
@@ -156,6 +157,7 @@ class _QuantizedLinear(torch.autograd.Function):
         return gemms.fprop(x_MK, w_NK, recipe, How(noise, ragged, layer)).to(x_MK.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy_MN: Tensor) -> tuple[Tensor | None, ...]:
         x_MK, w_NK, noise = ctx.saved_tensors
         how = How(noise, ctx.ragged, ctx.layer)

@@ -76,13 +76,13 @@ def check(x: Tensor, fmt: BlockFormat, axis: int, rounding: Rounding = Rounding.
 
 
 @pytest.mark.parametrize("fmt", NVFP4, ids=lambda fmt: fmt.name)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(matrices(), st.sampled_from([-1, -2]))
 def test_nvfp4(fmt: BlockFormat, x: Tensor, axis: int) -> None:
     check(x, fmt, axis)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.sampled_from(MX), matrices(), st.sampled_from([-1, -2]))
 def test_mx(fmt: BlockFormat, x: Tensor, axis: int) -> None:
     check(x, fmt, axis)
@@ -94,13 +94,13 @@ def test_fp8(fmt: BlockFormat, x: Tensor, axis: int) -> None:
     check(x, fmt, axis)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.sampled_from(DECLARED), matrices(), st.sampled_from([-1, -2]))
 def test_declared_formats(fmt: BlockFormat, x: Tensor, axis: int) -> None:
     check(x, fmt, axis)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     st.sampled_from(REGISTERED + DECLARED),
     matrices(),
@@ -113,7 +113,7 @@ def test_stochastic_rounding(fmt: BlockFormat, x: Tensor, axis: int, rounding: R
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", REGISTERED + DECLARED, ids=lambda fmt: fmt.name)
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(matrices(), st.sampled_from([-1, -2]), st.sampled_from(Rounding))
 def test_every_format_at_length(fmt: BlockFormat, x: Tensor, axis: int, rounding: Rounding) -> None:
     check(x, fmt, axis, rounding)

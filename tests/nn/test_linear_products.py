@@ -171,32 +171,36 @@ def test_golden_products_of_transformer_engine(dtype: str) -> None:
         assert torch.equal(result, golden.to(result.dtype)), product
 
 
-def forward_reuse(fmt: BlockFormat, again: BlockFormat | None) -> LinearRecipe:
+def forward_reuse(
+    fmt: BlockFormat, again: BlockFormat | None, rounding: Rounding = Rounding.NEAREST
+) -> LinearRecipe:
+    first = Operand(format=fmt, rounding=rounding)
     copy = Operand(format=again, source=Source.FORWARD)
-    return LinearRecipe(
-        fprop=Gemm(a=Operand(format=fmt), b=Operand(format=fmt)),
-        dgrad=Gemm(b=copy),
-        wgrad=Gemm(b=copy),
-    )
+    return LinearRecipe(fprop=Gemm(a=first, b=first), dgrad=Gemm(b=copy), wgrad=Gemm(b=copy))
 
 
-@pytest.mark.parametrize("fmt", [f.NVFP4, f.NVFP4_16X16, f.NVFP4_ROWWISE, f.MXFP4, f.FP8_ROW_E4M3])
-@pytest.mark.parametrize("again", [None, f.MXFP8_E4M3])
+@pytest.mark.parametrize("rounding", [Rounding.NEAREST, Rounding.STOCHASTIC_8])
+@pytest.mark.parametrize("again", [None, f.MXFP8_E4M3], ids=["as it is", "in mxfp8"])
+@pytest.mark.parametrize(
+    "fmt",
+    [f.NVFP4, f.NVFP4_16X16, f.NVFP4_ROWWISE, f.MXFP4, f.FP8_ROW_E4M3, f.FP8_TENSOR_E4M3],
+    ids=lambda fmt: fmt.name,
+)
 def test_the_forward_copy_is_what_fprop_multiplied(
-    fmt: BlockFormat, again: BlockFormat | None
+    fmt: BlockFormat, again: BlockFormat | None, rounding: Rounding
 ) -> None:
     """dX = dY deq(W) and dW = dY^T deq(X), re-quantized along the new axis where asked."""
-    linear = layer(forward_reuse(fmt, again), (64, 96), bias=False)
+    linear = layer(forward_reuse(fmt, again, rounding), (64, 96), bias=False)
     x, dy = torch.randn(32, 64), torch.randn(32, 96)
     _, dx, dw = run(linear, x, dy)
-    copies = [fp4lab.fake_quantize(t, fmt) for t in (x, linear.weight.detach())]
+    how: dict[str, Any] = {"rounding": rounding, "noise": linear.noise}
+    x_copy = fp4lab.fake_quantize(x, fmt, stream=STREAMS["fprop", "a"], **how)
+    w_copy = fp4lab.fake_quantize(linear.weight.detach(), fmt, stream=STREAMS["fprop", "b"], **how)
     if again is not None:
-        copies = [fp4lab.fake_quantize(t, again, axis=-2) for t in copies]
-    x_copy, w_copy = (t.double() for t in copies)
-    for result, exact, size, length in (
-        (dx, dy.double() @ w_copy, dy.double().abs() @ w_copy.abs(), 96),
-        (dw, dy.double().t() @ x_copy, dy.double().abs().t() @ x_copy.abs(), 32),
-    ):
+        x_copy, w_copy = (fp4lab.fake_quantize(t, again, axis=-2) for t in (x_copy, w_copy))
+    for result, dy_side, copy, length in ((dx, dy, w_copy, 96), (dw, dy.t(), x_copy, 32)):
+        exact = dy_side.double() @ copy.double()
+        size = dy_side.double().abs() @ copy.double().abs()
         assert ((result - exact).abs() <= (length + 5) * 2.0**-24 * size).all()
 
 
@@ -268,6 +272,39 @@ def test_empty_batches(name: str) -> None:
     assert not linear.weight.grad.any()
     assert x.grad is not None
     assert x.grad.shape == x.shape
+
+
+def test_second_derivatives_are_refused_instead_of_wrong() -> None:
+    linear = layer(recipes.get("nvfp4").linear, (64, 32))
+    x = torch.randn(16, 64, requires_grad=True)
+    (first,) = torch.autograd.grad(linear(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_products_ignore_autocast() -> None:
+    """Edge case B51: float32 sums also where autocast would turn a matmul to bf16."""
+    a, b = (fp4lab.quantize(torch.randn(16, 64), f.FP8_ROW_E4M3) for _ in range(2))
+    expected = fp4lab.scaled_matmul(a, b)
+    with torch.autocast("cpu", torch.bfloat16):
+        product = fp4lab.scaled_matmul(a, b)
+    assert product.dtype == torch.float32
+    assert torch.equal(product, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("shape", [(0, 32), (32, 1), (1, 1), (17, 30)])
+def test_thin_layers(shape: tuple[int, int]) -> None:
+    """Edge case B28: sides of 0 and 1, with padding."""
+    linear = layer(recipes.get("nvfp4_base").linear, shape, ragged="pad")
+    x = torch.randn(5, shape[0], requires_grad=True)
+    y = linear(x)
+    y.sum().backward()
+    assert y.shape == (5, shape[1])
+    assert linear.weight.grad is not None
+    assert linear.weight.grad.shape == (shape[1], shape[0])
+    if shape[0] == 0:
+        assert torch.equal(y, linear.bias.expand(5, -1))
 
 
 def test_leading_dimensions_and_strides() -> None:
