@@ -142,7 +142,7 @@ def quantize(x: Tensor, fmt: BlockFormat, **how: Any) -> QuantizedTensor:
 
     >>> from fp4lab import formats
     >>> quantize(torch.arange(32.0).reshape(2, 16), formats.NVFP4)
-    QuantizedTensor(nvfp4 2x16, 7.00 bits a value, amax 31, cpu)
+    QuantizedTensor(nvfp4 2x16, 5.50 bits a value, amax 31, cpu)
     """
     codes, scales, amax = ops.quantize(*_arguments(x.detach(), fmt, **how))
     return QuantizedTensor(codes, scales, amax, fmt, x.shape, how.get("axis", -1))
