@@ -124,6 +124,11 @@ class BlockFormat:
     keep_negative_zero: bool = False
 
     def __post_init__(self) -> None:
+        self._validate()
+        # torch.compile cannot trace the lock of a cached property: make these here
+        _ = self.ints, self.amax_factor
+
+    def _validate(self) -> None:
         if (self.block is None) != (self.scale is None):
             raise InputError(
                 f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
@@ -170,24 +175,24 @@ class BlockFormat:
         if self.selection != Selection.NONE and self.block_scale != BlockScale.DIVIDED:
             raise InputError(f"selection of {self.name!r} (4-over-6) needs BlockScale.DIVIDED")
 
-    @property
+    @cached_property
     def cap(self) -> float:
         """The block scale that the second level maps the largest block to."""
         if self.scale_cap:
             return self.scale_cap
         return self.scale.max_value if self.scale is not None else 1.0
 
-    @property
+    @cached_property
     def amax_factor(self) -> float:
         """C * M: a stored amax divided by this is the second-level decode scale."""
         return self.cap * self.element.max_value if self.level != Level.NONE else 1.0
 
-    @property
+    @cached_property
     def whole_rows(self) -> bool:
         """Whether one scale covers whole rows (or all), so that a GEMM can apply it at its end."""
         return self.block in ((WHOLE, WHOLE), (1, WHOLE)) and self.level == Level.NONE
 
-    @property
+    @cached_property
     def operand_fits_bf16(self) -> bool:
         """Whether element times block scale has at most bf16's 8 significant bits."""
         significant = self.element.mantissa_bits + 1
@@ -196,7 +201,7 @@ class BlockFormat:
             significant += 0 if power_of_two else self.scale.mantissa_bits + 1
         return significant <= 8
 
-    @property
+    @cached_property
     def packed(self) -> bool:
         """Whether two codes share a byte (4-bit elements; low nibble first)."""
         return self.element.bits == 4

@@ -19,12 +19,13 @@ from fp4lab.errors import InputError
 
 
 @cache
-def matrix(size: int, signs: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Rows k of diag(signs) @ H, entries +-1: H_kj = (-1)^(number of ones in k & j)."""
-    return tuple(
-        tuple((signs[k] if signs else 1) * (-1) ** (k & j).bit_count() for j in range(size))
+def matrix(size: int, signs: tuple[int, ...]) -> Tensor:
+    """diag(signs) @ H in float32, entries +-1: H_kj = (-1)^(number of ones in k & j)."""
+    entries = [
+        [(signs[k] if signs else 1) * (-1) ** (k & j).bit_count() for j in range(size)]
         for k in range(size)
-    )
+    ]
+    return torch.tensor(entries, dtype=torch.float32)
 
 
 def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int = -1) -> Tensor:
@@ -50,9 +51,9 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
         )
     front = x.movedim(dim, 0)
     x_AkB = front.to(torch.float32).reshape(front.shape[0] // size, size, front[:1].numel())
-    rows = torch.tensor(matrix(size, tuple(signs)), dtype=torch.float32, device=x.device)
+    rows = matrix(size, tuple(signs)).to(x.device)
     y_AjB = torch.zeros_like(x_AkB)
     for k in range(size):
         y_AjB.addcmul_(x_AkB[:, k : k + 1], rows[k].view(1, size, 1))
-    y_AjB.mul_(torch.tensor(float(size), device=x.device).rsqrt())
+    y_AjB.mul_(size**-0.5)
     return y_AjB.view(front.shape).movedim(0, dim).to(x.dtype)

@@ -52,10 +52,12 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
     """NVFP4's scales; `stretch` multiplies the ideal block scale (1.5 maps the largest to 4)."""
     assert fmt.scale is not None
     largest = fmt.element.max_value
-    outer = encode_scale(amax, fmt) if fmt.level != Level.NONE else torch.ones_like(amax)
+    if fmt.level == Level.NONE:
+        outer = block_amax.new_ones(())
+    else:
+        outer = encode_scale(amax, fmt)
     if fmt.block_scale == BlockScale.FOLDED:
-        reciprocal = torch.tensor(1.0 / largest, dtype=torch.float32, device=outer.device)
-        ideal = (block_amax * (outer * reciprocal)).clamp_(max=FLOAT_MAX)
+        ideal = (block_amax * (outer * (1.0 / largest))).clamp_(max=FLOAT_MAX)
     else:
         ideal = torch.div(block_amax, largest).mul_(outer)
     if stretch != 1.0:
