@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, Level
+from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level
 from fp4lab.kernels.matmul import reference as _matmul
 from fp4lab.kernels.quantize import reference as _quantize
 
@@ -136,9 +136,15 @@ def _amax_shape(fmt: BlockFormat, rows: int) -> tuple[int, ...]:
 
 
 def _epilogue_shape(fmt: BlockFormat, rows: int) -> tuple[int, ...]:
-    if fmt.level == Level.ROW or fmt.block == (1, 0):
+    if fmt.level == Level.ROW or (fmt.whole_rows and fmt.block == (1, WHOLE)):
         return (rows, 1)
-    return (1,) if fmt.level == Level.TENSOR or fmt.block == (0, 0) else (0,)
+    return (1,) if fmt.level == Level.TENSOR or fmt.whole_rows else (0,)
+
+
+def _stored_dtype(element: ElementType) -> torch.dtype:
+    if element.bits > 16:
+        return torch.float32
+    return torch.uint8 if element.bits <= 8 else torch.int16
 
 
 @torch.library.register_fake("fp4lab::quantize", lib=_library)
@@ -147,15 +153,14 @@ def _quantize_fake(
 ) -> tuple[Tensor, Tensor, Tensor]:
     fmt = _parse(tuple(format))
     rows, columns = _shape(x, transposed)
-    dtype = torch.uint8 if fmt.element.bits <= 8 else torch.int16
-    codes = x.new_empty((rows, (columns + 1) // 2 if fmt.packed else columns), dtype=dtype)
+    width = (columns + 1) // 2 if fmt.packed else columns
+    codes = x.new_empty((rows, width), dtype=_stored_dtype(fmt.element))
     if fmt.scale is None:
         scales = x.new_empty((0, 0), dtype=torch.float32)
     else:
         sides = _quantize.block_sides(fmt, rows, columns)
         grid = (-(-rows // sides[0]), -(-columns // sides[1]))
-        stored = torch.float32 if fmt.scale.mantissa_bits == 23 else torch.uint8
-        scales = x.new_empty(grid, dtype=stored)
+        scales = x.new_empty(grid, dtype=_stored_dtype(fmt.scale))
     return codes, scales, x.new_empty(_amax_shape(fmt, rows), dtype=torch.float32)
 
 

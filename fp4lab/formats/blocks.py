@@ -26,7 +26,7 @@ from functools import cached_property
 from typing import Any
 
 from fp4lab.errors import InputError
-from fp4lab.formats.elements import ElementType, Specials
+from fp4lab.formats.elements import FP32, ElementType, Specials
 from fp4lab.formats.rounding import Overflow, Ties
 
 
@@ -129,51 +129,66 @@ class BlockFormat:
         _ = self.ints, self.amax_factor
 
     def _validate(self) -> None:
+        if not self.element.signed or not self.element.has_zero or self.element.bits > 16:
+            raise InputError(
+                f"element={self.element.name!r} of {self.name!r} cannot hold negative values, zero "
+                "or a code of 16 bits; it is for scales, choose another element"
+            )
         if (self.block is None) != (self.scale is None):
             raise InputError(
                 f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
                 f"{self.name!r}: give both (scaled) or neither (plain cast)"
             )
-        if self.block is None:
-            if self.level != Level.NONE:
-                raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
-            return
-        if any(side < 0 for side in self.block):
+        for value in (self.scale_cap, self.scale_floor, self.zero_scale):
+            _fixed_point(value)
+        if self.block is not None and self.scale is not None:
+            self._check_scale(self.scale)
+            self._check_level(*self.block)
+        elif self.level != Level.NONE:
+            raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
+
+    def _check_scale(self, scale: ElementType) -> None:
+        if (self.block_scale == BlockScale.POWER_OF_TWO) == scale.has_zero:
+            raise InputError(
+                f"scale={scale.name!r} of {self.name!r} with block_scale={self.block_scale.name}: "
+                "E8M0 (a type without zero) goes with POWER_OF_TWO, other types with the others"
+            )
+        if self.block_scale == BlockScale.ENCODE and scale.mantissa_bits != 23:
+            raise InputError(f"scale={scale.name!r} of {self.name!r}: ENCODE stores FP32")
+        rules = {
+            BlockScale.POWER_OF_TWO: tuple(ScaleRule),
+            BlockScale.ENCODE: (ScaleRule.NEAREST, ScaleRule.ROUND_UP),
+        }.get(self.block_scale, (ScaleRule.NEAREST,))
+        if self.scale_rule not in rules:
+            raise InputError(
+                f"scale_rule={self.scale_rule.name} of {self.name!r} with block_scale="
+                f"{self.block_scale.name}: use {' or '.join(rule.name for rule in rules)}"
+            )
+        if self.amax_factor > FP32.max_value:
+            raise InputError(
+                f"scale={scale.name!r} of {self.name!r} is too wide for a second level to aim at "
+                "its largest value; set scale_cap"
+            )
+
+    def _check_level(self, rows: int, columns: int) -> None:
+        if rows < 0 or columns < 0:
             raise InputError(f"block={self.block} of {self.name!r} has a negative side")
-        assert self.scale is not None
-        power_of_two_rule = self.scale_rule != ScaleRule.NEAREST
-        if self.block_scale == BlockScale.POWER_OF_TWO and self.scale.has_zero:
-            raise InputError(
-                f"scale={self.scale.name!r} of {self.name!r} is not a power-of-two type; use E8M0"
-            )
-        if self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED) and power_of_two_rule:
-            raise InputError(
-                f"scale_rule={self.scale_rule.name} of {self.name!r} is for power-of-two scales; "
-                "use ScaleRule.NEAREST, or BlockScale.POWER_OF_TWO with E8M0"
-            )
-        if self.block_scale == BlockScale.ENCODE and self.scale_rule not in (
-            ScaleRule.NEAREST,
-            ScaleRule.ROUND_UP,
-        ):
-            raise InputError(
-                f"scale_rule={self.scale_rule.name} of {self.name!r}: float32 scales are NEAREST "
-                "(as computed) or ROUND_UP (a power of two that clips nothing)"
-            )
-        if self.block_scale == BlockScale.ENCODE and self.scale.mantissa_bits != 23:
-            raise InputError(f"scale={self.scale.name!r} of {self.name!r}: ENCODE stores FP32")
-        if self.level != Level.NONE and self.block_scale in (
-            BlockScale.POWER_OF_TWO,
-            BlockScale.ENCODE,
-        ):
+        two_level = self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
+        if self.level != Level.NONE and not two_level:
             raise InputError(
                 f"level={self.level.name} of {self.name!r} needs FOLDED or DIVIDED block scales"
             )
-        if self.level == Level.ROW and self.block[0] != 1:
+        if self.level == Level.ROW and rows != 1:
             raise InputError(
                 f"block={self.block} of {self.name!r}: a second level per row needs blocks of 1 row"
             )
         if self.selection != Selection.NONE and self.block_scale != BlockScale.DIVIDED:
             raise InputError(f"selection of {self.name!r} (4-over-6) needs BlockScale.DIVIDED")
+        if self.selection != Selection.NONE and (WHOLE in (rows, columns) or rows & (rows - 1)):
+            raise InputError(
+                f"block={self.block} of {self.name!r}: 4-over-6 adds errors row by row in halves; "
+                "use a power of two of rows, and fixed sides"
+            )
 
     @cached_property
     def cap(self) -> float:
@@ -274,7 +289,7 @@ _UNIT = 2.0**-24
 
 def _fixed_point(value: float) -> int:
     scaled = value / _UNIT
-    if scaled != int(scaled) or not 0 <= scaled < 2**62:
+    if not 0 <= scaled < 2**62 or scaled != int(scaled):
         raise InputError(f"scale constant {value} is not a non-negative multiple of 2^-24")
     return int(scaled)
 

@@ -45,7 +45,7 @@ class ElementType:
         has_zero: False for E8M0, whose code 0 is 2^-127 (it has no mantissa, zero or subnormals).
 
     Raises:
-        InputError: a width outside its range, or a smallest subnormal below float32's.
+        InputError: a width outside its range, or a grid that float32 arithmetic cannot round to.
 
     >>> E4M3.max_value, E4M3.min_subnormal, E2M1.bits
     (448.0, 0.001953125, 4)
@@ -65,11 +65,31 @@ class ElementType:
                 f"exponent_bits={self.exponent_bits}, mantissa_bits={self.mantissa_bits} of "
                 f"{self.name!r}: an element type has 1 to 8 exponent and 0 to 23 mantissa bits"
             )
-        if not -126 <= self.min_exponent <= 127 and self.has_zero:
+        if self.bits > 16 and not (self.is_short_float32 and self.mantissa_bits == 23):
             raise InputError(
-                f"bias={self.bias} of {self.name!r} puts the smallest normal number at "
-                f"2^{self.min_exponent}, outside float32; choose a bias from -126 to 127"
+                f"{self.name!r} has {self.bits} bits; codes have at most 16 (or are float32's)"
             )
+        if self.exponent_bits == 1 and self.specials == Specials.IEEE:
+            raise InputError(
+                f"specials=IEEE of {self.name!r} takes its only normal binade; use 2 exponent bits"
+            )
+        low, high = self.min_exponent - self.mantissa_bits, self.max_exponent - self.mantissa_bits
+        if self.has_zero and not self.is_short_float32 and (low < -126 or high > 103):
+            raise InputError(
+                f"bias={self.bias} of {self.name!r} gives steps from 2^{low} to 2^{high}; choose a "
+                "bias that keeps them from 2^-126 to 2^103, where float32 can round to them"
+            )
+        if not self.has_zero and (self.mantissa_bits or self.signed or low < -127 or high > 127):
+            raise InputError(
+                f"has_zero=False of {self.name!r} is for unsigned powers of two from 2^-127 to "
+                "2^127; set mantissa_bits=0, signed=False and such a bias"
+            )
+
+    @property
+    def is_short_float32(self) -> bool:
+        """Whether codes are the leading bits of a float32 (BF16, and FP32 itself)."""
+        same = self.signed and self.exponent_bits == 8 and self.bias == 127
+        return same and self.specials == Specials.IEEE
 
     @cached_property
     def is_ieee(self) -> bool:

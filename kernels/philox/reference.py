@@ -104,7 +104,7 @@ def random_bits(
     )
     salt = torch.tensor((stream * _WEYL[0] & _MASK, bits * _MODE & _MASK), device=device)
     words = philox4x32(counter_4MB.flatten(1), state[:2] ^ salt)
-    words_ML = words.t().contiguous().view(num_rows, -1)
+    words_ML = words.t().contiguous().view(num_rows, 4 * len(blocks_B))
     noise = words_ML.view(torch.uint8) if bits == 8 else words_ML.to(torch.int64) & _MASK
     start = column_offset - first * lanes
     return noise[:, start : start + num_columns]

@@ -224,7 +224,9 @@ def operand(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple
     if scale is None:
         return unblocked(values, shape), values.new_zeros(0)
     if fmt.whole_rows:
-        per_row = fmt.block == (1, WHOLE)
-        return unblocked(values, shape), scale.reshape(-1, 1) if per_row else scale.reshape(1)
+        sides = (shape[0], 1) if fmt.block == (1, WHOLE) else (1,)
+        # an empty matrix has no scale, its product does
+        epilogue = scale.reshape(sides) if scale.numel() else scale.new_ones(sides)
+        return unblocked(values, shape), epilogue
     epilogue = encoded.amax.view(-1, 1) if fmt.level == Level.ROW else encoded.amax
     return unblocked(values * scale, shape), epilogue
