@@ -37,7 +37,7 @@ demo: venv
 	@echo 'report: $(abspath $(DEMO))/report.html'
 
 test: venv
-	$(call step,quick tests,$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "$(QUICK)" --durations 5 --durations-min 1)
+	$(call step,quick tests,$(BIN)/pytest -n $(WORKERS) -m "$(QUICK)" --durations 5 --durations-min 1)
 
 check: format lint types imports slow notebooks
 
@@ -54,7 +54,7 @@ imports: venv
 	$(call step,import order,$(BIN)/lint-imports)
 
 slow: venv
-	$(call step,slower tests and packages,$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "$(SLOW)" --timeout 600 --durations 5)
+	$(call step,slower tests and packages,$(BIN)/pytest -n $(WORKERS) -m "$(SLOW)" --timeout 600 --durations 5)
 
 notebooks: venv
 	$(call step,notebooks,$(BIN)/python tools/notebooks.py)
