@@ -20,6 +20,8 @@ Sources: arXiv 2509.25149 section 2 and appendix; OCP MX v1.0; Transformer Engin
 from __future__ import annotations
 
 import dataclasses
+import math
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -139,8 +141,10 @@ class BlockFormat:
                 f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
                 f"{self.name!r}: give both (scaled) or neither (plain cast)"
             )
-        for value in (self.scale_cap, self.scale_floor, self.zero_scale):
-            _fixed_point(value)
+        for field in ("scale_cap", "scale_floor", "zero_scale"):
+            value = getattr(self, field)
+            if not 0 <= value < math.inf:
+                raise InputError(f"{field}={value} of {self.name!r} is not a finite scale >= 0")
         if self.block is not None and self.scale is not None:
             self._check_scale(self.scale)
             self._check_level(*self.block)
@@ -242,9 +246,9 @@ class BlockFormat:
 
     @cached_property
     def ints(self) -> list[int]:
-        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it)
+        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it).
 
-        Real fields (cap, floor, zero scale) are multiples of 2^-24 at most 2^38 large.
+        Real fields (cap, floor, zero scale) are the bits of a float64.
         """
         rows, columns = self.block or (-1, -1)
         return [
@@ -255,7 +259,7 @@ class BlockFormat:
             int(self.scale_rule),
             int(self.block_scale),
             int(self.level),
-            *(_fixed_point(v) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
+            *(_float_bits(v) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
             int(self.ties),
             int(self.overflow),
             int(self.selection),
@@ -274,9 +278,9 @@ class BlockFormat:
             scale_rule=ScaleRule(rest[2]),
             block_scale=BlockScale(rest[3]),
             level=Level(rest[4]),
-            scale_cap=rest[5] * _UNIT,
-            scale_floor=rest[6] * _UNIT,
-            zero_scale=rest[7] * _UNIT,
+            scale_cap=_float_from(rest[5]),
+            scale_floor=_float_from(rest[6]),
+            zero_scale=_float_from(rest[7]),
             ties=Ties(rest[8]),
             overflow=Overflow(rest[9]),
             selection=Selection(rest[10]),
@@ -284,14 +288,14 @@ class BlockFormat:
         )
 
 
-_UNIT = 2.0**-24
+def _float_bits(value: float) -> int:
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
 
 
-def _fixed_point(value: float) -> int:
-    scaled = value / _UNIT
-    if not 0 <= scaled < 2**62 or scaled != int(scaled):
-        raise InputError(f"scale constant {value} is not a non-negative multiple of 2^-24")
-    return int(scaled)
+def _float_from(bits: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value
 
 
 def _element_ints(e: ElementType) -> list[int]:
