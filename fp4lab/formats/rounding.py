@@ -24,7 +24,7 @@ class Overflow(IntEnum):
 
     #: the largest finite number, infinity included (satfinite)
     SATURATE = 0
-    #: infinity where the type has one, else NaN; a type with neither saturates (IEEE 754, ml_dtypes)
+    #: infinity where the type has one, else NaN (IEEE 754, ml_dtypes); saturates without either
     SPECIAL = 1
 
 
