@@ -367,6 +367,8 @@ def test_evaluate_repeats_the_number_of_the_run(
         assert (found.step, found.loss) == (step, evals[step]["loss"])
         assert found.bits_per_byte == evals[step]["bits_per_byte"]
     assert evaluate(tmp_path, task=counted_task(), device="cpu").step == 12
+    with pytest.raises(InputError, match="the text has sha256 bbbbbbbbbbbb"):
+        evaluate(tmp_path, task=counted_task(data="b" * 64), device="cpu")
 
 
 def test_evaluate_says_what_is_missing(
