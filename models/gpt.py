@@ -5,8 +5,9 @@
     logits = head(final_norm(x))
 
 Queries, keys and values are one `Linear` layer, as in Megatron-LM: they share their input, so it is
-quantized once, and the weights share one tensor scale. No layer has a bias. Left out: dropout and learned positions (not used at these scales
-today), a key-value cache and sampling (this package trains), query-key norms, logit soft-capping.
+quantized once, and the weights share one tensor scale. No layer has a bias. Left out: dropout and
+learned positions (not used at these scales today), a key-value cache and sampling (this package
+trains), query-key norms, logit soft-capping.
 
 Shape letters: B batch, T position, D model width, H head, K channel of a head, V vocabulary.
 """
@@ -34,7 +35,7 @@ def _empty(kind: type[nn.Module], rows: int, columns: int, **options: bool) -> A
     and resetting one under the same seed would differ.
     """
     device = torch.get_default_device()
-    return nn.utils.skip_init(kind, rows, columns, device=device, **options)  # type: ignore[no-untyped-call]
+    return nn.utils.skip_init(kind, rows, columns, device=device, **options)
 
 
 def _linear(in_features: int, out_features: int) -> nn.Linear:

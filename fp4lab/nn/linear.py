@@ -120,7 +120,7 @@ class Linear(torch.nn.Linear):
                 f"must be in_features={self.in_features}"
             )
         kind = x.device.type
-        if torch.is_autocast_enabled(kind):
+        if kind != "meta" and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             x, weight = x.to(dtype), weight.to(dtype)
         x_MK = x.reshape(-1, x.shape[-1])

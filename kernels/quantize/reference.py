@@ -62,7 +62,8 @@ def blocked(x_MK: Tensor, fmt: BlockFormat) -> Tensor:
     pad_rows, pad_columns = -x_MK.shape[0] % rows, -x_MK.shape[1] % columns
     if pad_rows or pad_columns:
         x_MK = F.pad(x_MK, (0, pad_columns, 0, pad_rows))
-    return x_MK.unflatten(0, (-1, rows)).unflatten(2, (-1, columns))
+    grid = (x_MK.shape[0] // rows, x_MK.shape[1] // columns)
+    return x_MK.reshape(grid[0], rows, grid[1], columns)
 
 
 def unblocked(x_RrCc: Tensor, shape: tuple[int, int]) -> Tensor:

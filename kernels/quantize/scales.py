@@ -57,10 +57,8 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
     """NVFP4's scales; `stretch` multiplies the ideal block scale (1.5 maps the largest to 4)."""
     assert fmt.scale is not None
     largest = fmt.element.max_value
-    if fmt.level == Level.NONE:
-        outer = block_amax.new_ones(())
-    else:
-        outer = encode_scale(amax, fmt)
+    two_levels = fmt.level != Level.NONE
+    outer = encode_scale(amax, fmt) if two_levels else block_amax.new_ones(())
     if fmt.block_scale == BlockScale.FOLDED:
         ideal = (block_amax * (outer * (1.0 / largest))).clamp_(max=FLOAT_MAX)
     else:
