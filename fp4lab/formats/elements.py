@@ -69,9 +69,10 @@ class ElementType:
             raise InputError(
                 f"{self.name!r} has {self.bits} bits; codes have at most 16 (or are float32's)"
             )
-        if self.exponent_bits == 1 and self.specials == Specials.IEEE:
+        if self.max_exponent < self.min_exponent:
             raise InputError(
-                f"specials=IEEE of {self.name!r} takes its only normal binade; use 2 exponent bits"
+                f"specials={self.specials.name} of {self.name!r} leave no normal number; use more "
+                "exponent bits, or Specials.NONE"
             )
         low, high = self.min_exponent - self.mantissa_bits, self.max_exponent - self.mantissa_bits
         if self.has_zero and not self.is_short_float32 and (low < -126 or high > 103):
