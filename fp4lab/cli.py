@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import io
 import os
 import re
@@ -167,9 +168,12 @@ def _usage() -> str:
 
 
 def _describe(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return str(error)
+    text = f"{error.filename}: {error.strerror}"
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        text += "; what was saved before is intact: free some space and give the command again"
+    return text
 
 
 def _one_line(box: str, command: str) -> str:
