@@ -46,7 +46,7 @@ class PairedGap:
 
     @property
     def verdict(self) -> str:
-        """`resolved` where the interval excludes zero, else `unresolved`; `ONE_SEED` without one."""
+        """`resolved` where the interval excludes zero, else `unresolved` or `ONE_SEED`."""
         if self.interval is None:
             return ONE_SEED
         low, high = self.interval
