@@ -1,1 +1,1 @@
-
+"""Training: a run as data, the loop, checkpoints and metrics."""
