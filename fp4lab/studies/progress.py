@@ -121,9 +121,7 @@ class RunsProgress:
                 )
             if "" in self._bars:
                 left = self._remaining(done)
-                self._progress.update(
-                    self._bars[""], completed=done, total=self._total, note=left
-                )
+                self._progress.update(self._bars[""], completed=done, total=self._total, note=left)
         elif time.monotonic() - self._spoke >= LINE_EVERY:
             self._spoke = time.monotonic()
             self.say(self.line(done))
