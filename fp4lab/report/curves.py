@@ -59,12 +59,12 @@ def _series(points: dict[int, float]) -> Series:
 
 
 def smooth(losses: Floats, width: int) -> Floats:
-    """The centred mean over `width` points, over fewer at the ends so that nothing is shifted."""
+    """The centred mean over `width` points; at the ends, over those of them that exist."""
     half = max(width, 1) // 2
     sums = np.concatenate([[0.0], np.cumsum(losses)])
     index = np.arange(len(losses))
-    reach = np.minimum(half, np.minimum(index, len(losses) - 1 - index))
-    return np.asarray((sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1))
+    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(losses))
+    return np.asarray((sums[high] - sums[low]) / (high - low))
 
 
 def relative_difference(

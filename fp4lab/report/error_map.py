@@ -1,79 +1,122 @@
-"""The heat map of quantization errors: a row a layer, a column an operand or a product."""
+"""Heat maps of quantization errors: a row a layer, a column an operand or a product of a GEMM."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from fp4lab.instruments.gemm_errors import GEMMS, LayerErrors
+from fp4lab.instruments.error_rows import GEMMS, LayerErrors
 from fp4lab.report import style
 
 LABELLED_LAYERS = 40
+Column = tuple[str, str]
 
 
-def error_map(errors: Mapping[str, LayerErrors]) -> Figure:
-    """SQNR in dB of the operands and products of every layer, one panel a recipe.
+def sqnr_map(errors: Mapping[str, LayerErrors]) -> Figure:
+    """SQNR in dB of the operands and products of every layer, a panel a recipe; dark is worse.
 
-    Darker is worse. Empty cells are exact, or belong to a GEMM that never ran.
+    Empty cells are exact, or belong to a GEMM that never ran.
     """
-    columns = _columns()
-    tables = {name: _table(found, columns) for name, found in errors.items()}
-    layers = max((len(table) for _, table in tables.values()), default=1)
+    columns = [(gemm, part) for gemm, parts in GEMMS.items() for part in parts]
+    cells = {
+        name: {(row.layer, row.gemm, row.operand): row.sqnr_db for row in found.operands}
+        | {(row.layer, row.gemm, row.product): row.sqnr_db for row in found.products}
+        for name, found in errors.items()
+    }
+    return _map(errors, cells, columns, "SQNR (dB)", "viridis")
+
+
+def share_map(
+    errors: Mapping[str, LayerErrors], share: Literal["underflow", "saturation"]
+) -> Figure:
+    """Percent of an operand's values that became zero, or that the format's range cut off."""
+    columns = [(gemm, part) for gemm, parts in GEMMS.items() for part in parts[:2]]
+    cells = {
+        name: {
+            (row.layer, row.gemm, row.operand): 100.0 * float(getattr(row, share))
+            for row in found.operands
+        }
+        for name, found in errors.items()
+    }
+    return _map(errors, cells, columns, f"{share} (%)", "viridis_r")
+
+
+def _map(
+    errors: Mapping[str, LayerErrors],
+    cells: Mapping[str, Mapping[tuple[str, str, str], float | None]],
+    columns: Sequence[Column],
+    label: str,
+    colours: str,
+) -> Figure:
+    layers = {name: _layers(found) for name, found in errors.items()}
+    tables = {
+        name: np.array(
+            [[cells[name].get((layer, *column)) for column in columns] for layer in layers[name]],
+            dtype=np.float64,
+        ).reshape(len(layers[name]), len(columns))
+        for name in errors
+    }
+    most = max((len(rows) for rows in layers.values()), default=1)
+    width = 0.36 * len(columns) * max(len(tables), 1)
     figure = Figure(
-        figsize=(max(3.3 * len(tables) + 1.6, 5.0), 1.6 + min(0.24 * layers, 14.0)),
-        layout="constrained",
+        figsize=(max(width + 2.4, 5.0), 1.3 + min(0.24 * most, 14.0)), layout="constrained"
     )
-    finite = [table[np.isfinite(table)] for _, table in tables.values()]
-    values = np.concatenate(finite) if finite else np.zeros(0)
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     grid = figure.subplots(1, max(len(tables), 1), squeeze=False)[0]
-    mesh = None
-    for ax, (name, (rows, table)) in zip(grid, tables.items(), strict=False):
-        mesh = ax.pcolormesh(table, cmap="viridis", vmin=low, vmax=high, edgecolors="none")
-        _label(ax, name, rows, [label for _, _, label in columns], first=ax is grid[0])
+    low, high = _range(list(tables.values()))
+    mesh: QuadMesh | None = None
+    for index, (name, table) in enumerate(tables.items()):
+        ax = grid[index]
+        mesh = ax.pcolormesh(table, cmap=colours, vmin=low, vmax=high, edgecolors="none")
+        _label(ax, name, layers[name], columns, first=index == 0)
+        if len(table) <= LABELLED_LAYERS:
+            _numbers(ax, table, mesh)
     if mesh is not None:
         bar = figure.colorbar(mesh, ax=list(grid), shrink=0.8, pad=0.02)
         bar.ax.tick_params(colors=style.INK)
-        bar.set_label("SQNR (dB)", color=style.INK)
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.set_label(label, color=style.INK)
     return figure
 
 
-def _columns() -> list[tuple[str, str, str]]:
-    """(gemm, operand or product, label), grouped by GEMM: the two operands, then the product."""
-    return [
-        (gemm, part, f"{part}")
-        for gemm, (a, b, product) in GEMMS.items()
-        for part in (a, b, product)
-    ]
+def _layers(found: LayerErrors) -> list[str]:
+    return list(dict.fromkeys(row.layer for row in found.operands))
 
 
-def _table(
-    found: LayerErrors, columns: Sequence[tuple[str, str, str]]
-) -> tuple[list[str], np.ndarray]:
-    layers = list(dict.fromkeys(row.layer for row in found.operands))
-    sqnr = {(row.layer, row.gemm, row.operand): row.sqnr_db for row in found.operands}
-    sqnr |= {(row.layer, row.gemm, row.product): row.sqnr_db for row in found.products}
-    cells = [[sqnr.get((layer, gemm, part)) for gemm, part, _ in columns] for layer in layers]
-    table = np.array(cells, dtype=np.float64).reshape(len(layers), len(columns))
-    return layers, table
+def _range(tables: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    values = np.concatenate([table[np.isfinite(table)] for table in tables] or [np.zeros(0)])
+    return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
 
 
 def _label(
-    ax: Axes, name: str, rows: Sequence[str], columns: Sequence[str], *, first: bool
+    ax: Axes, name: str, layers: Sequence[str], columns: Sequence[Column], *, first: bool
 ) -> None:
     style.ink(ax)
     ax.set_title(name, color=style.INK, fontsize=11)
     ax.invert_yaxis()
-    ax.set_xticks(np.arange(len(columns)) + 0.5, labels=columns, fontsize=8)
-    for edge in range(3, len(columns), 3):
-        ax.axvline(edge, color=style.LIGHT, linewidth=2.0)
-    stride = 1 + (len(rows) - 1) // LABELLED_LAYERS if rows else 1
-    ticks = np.arange(0, len(rows), stride)
-    ax.set_yticks(ticks + 0.5, labels=[rows[i] for i in ticks] if first else [], fontsize=8)
+    ax.set_xticks(np.arange(len(columns)) + 0.5, labels=[part for _, part in columns], fontsize=8)
+    for edge in range(1, len(columns)):
+        if columns[edge][0] != columns[edge - 1][0]:
+            ax.axvline(edge, color=style.GREY, linewidth=1.5)
+    ticks = range(0, len(layers), 1 + max(len(layers) - 1, 0) // LABELLED_LAYERS)
+    ax.set_yticks(
+        [tick + 0.5 for tick in ticks],
+        labels=[layers[i] for i in ticks] if first else [""] * len(ticks),
+    )
+    ax.tick_params(length=0, labelsize=8)
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
-    ax.tick_params(length=0)
+
+
+def _numbers(ax: Axes, table: NDArray[np.float64], mesh: QuadMesh) -> None:
+    """Each cell's number, dark on light and light on dark."""
+    for (row, column), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            red, green, blue, _ = mesh.to_rgba(np.array(value))
+            light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.45
+            ax.text(column + 0.5, row + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=6.5,
+                    color="black" if light else "white")  # fmt: skip

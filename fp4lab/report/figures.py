@@ -34,10 +34,10 @@ def loss_curves(curves: Curves, baseline: str) -> Figure:
     tail: list[float] = []
     for name, runs in curves.items():
         for i, curve in enumerate(runs.values()):
-            look = {"color": colours[name], "label": name if i == 0 else None}
             train = smooth(curve.train.losses, smoothing_width(len(curve.train.losses)))
             steps, losses = thin(curve.train.steps, train)
-            ax.plot(steps, losses, linewidth=1.3, linestyle=dashes[name], **look)
+            ax.plot(steps, losses, linewidth=1.3, linestyle=dashes[name], color=colours[name],
+                    label=name if i == 0 else None)  # fmt: skip
             ax.plot(curve.evaluation.steps, curve.evaluation.losses, "o", markersize=3.5,
                     color=colours[name])  # fmt: skip
             tail += [*train[len(train) // 20 :].tolist(), *curve.evaluation.losses.tolist()]
