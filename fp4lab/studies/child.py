@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -22,19 +23,29 @@ from fp4lab.errors import InputError
 from fp4lab.report.summary import write_json
 
 PROCESS_NAME = "fp4lab run"
-FAILURE = "failure.json"
-LOG = "log.txt"
+#: exit code of a run that SIGTERM or Ctrl-C stopped between two steps, its checkpoint saved
+STOPPED = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something to run: `work(folder)` must write its results there, and continue what is there."""
+    """Something to run: `work(folder)` must write its results there, and go on with what is there.
+
+    What it prints goes to the file `log`; the reason of its failure to one beside it. The folder
+    itself belongs to the work.
+    """
 
     name: str
     folder: Path
+    log: Path
     work: Callable[[Path], None]
     steps: int
     threads: int
+
+    @property
+    def failure(self) -> Path:
+        """Where the reason of a failure is left."""
+        return self.log.with_suffix(".failure.json")
 
 
 def run_child(job: Job) -> None:
@@ -42,21 +53,26 @@ def run_child(job: Job) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
     torch.set_num_threads(job.threads)
-    with (job.folder / LOG).open("a", encoding="utf-8") as log, _output_to(log):
-        reason = attempt(job)
-    if reason is not None:
+    with job.log.open("a", encoding="utf-8") as log, _output_to(log):
+        # A run that outlived its killed parent may still be saving a checkpoint in this folder.
+        fcntl.flock(log, fcntl.LOCK_EX)
+        try:
+            failed = attempt(job) is not None
+        except KeyboardInterrupt:
+            sys.exit(STOPPED)
+    if failed:
         sys.exit(1)
 
 
 def attempt(job: Job) -> str | None:
-    """Do the work; None, or the reason of its failure, which is also left in the folder."""
+    """Do the work; None, or the reason of its failure, which is also left beside the log."""
     try:
         job.work(job.folder)
     except Exception as error:
         traceback.print_exc()
         text = str(error).strip() or "no message"
         reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
-        write_json(job.folder / FAILURE, {"reason": " ".join(reason.split())})
+        write_json(job.failure, {"reason": " ".join(reason.split())})
         return " ".join(reason.split())
     return None
 

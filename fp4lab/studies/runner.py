@@ -2,9 +2,9 @@
 
 A job writes into its folder and can be started again there: it then continues. The parent learns
 of the end from the exit code alone: 0 is success; a signal (kill -9, out of memory) earns one more
-start, from the job's own checkpoint; an exception is left in `failure.json` and is final, as the
+start, from the job's own checkpoint; an exception is left in a file and is final, as the
 same inputs would raise it again. Processes are spawned, not forked: a fork of a process whose
-thread pools run may hang. What a job prints goes to `log.txt` in its folder.
+thread pools run may hang.
 
 Ctrl-C reaches the whole terminal group; children ignore it and the parent ends them, by id, with
 SIGTERM (they save a checkpoint) and after `GRACE` seconds with SIGKILL. A child whose parent
@@ -27,7 +27,7 @@ from typing import Protocol
 import torch
 
 from fp4lab.report.summary import read_json
-from fp4lab.studies.child import FAILURE, LOG, PROCESS_NAME, Job, attempt, run_child
+from fp4lab.studies.child import PROCESS_NAME, STOPPED, Job, attempt, run_child
 
 GRACE = 20.0
 POLL = 0.5
@@ -87,7 +87,7 @@ def run_here(jobs: Sequence[Job], *, watch: Watch) -> dict[str, str | None]:
     """Run the jobs one after another in this process, for work that cannot be sent to another."""
     outcomes: dict[str, str | None] = {}
     for job in jobs:
-        job.folder.mkdir(parents=True, exist_ok=True)
+        _make_room(job)
         with _threads(job.threads), _polling(watch):
             outcomes[job.name] = attempt(job)
         if reason := outcomes[job.name]:
@@ -96,13 +96,18 @@ def run_here(jobs: Sequence[Job], *, watch: Watch) -> dict[str, str | None]:
 
 
 def _start(job: Job, restarted: bool) -> _Live:
-    job.folder.mkdir(parents=True, exist_ok=True)
-    (job.folder / FAILURE).unlink(missing_ok=True)
+    _make_room(job)
     process = multiprocessing.get_context("spawn").Process(
         target=run_child, args=(job,), name=f"{PROCESS_NAME} {job.name}"
     )
     process.start()
     return _Live(job, process, restarted)
+
+
+def _make_room(job: Job) -> None:
+    job.folder.mkdir(parents=True, exist_ok=True)
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    job.failure.unlink(missing_ok=True)
 
 
 def _judge(child: _Live) -> tuple[bool, str | None]:
@@ -112,13 +117,14 @@ def _judge(child: _Live) -> tuple[bool, str | None]:
     child.process.close()
     if code == 0:
         return False, None
-    if code is not None and code < 0:
-        reason = f"killed by {signal.Signals(-code).name}"
+    assert code is not None
+    if code < 0 or code == STOPPED:
+        number = signal.SIGTERM if code == STOPPED else -code
+        reason = f"killed by {signal.Signals(number).name}"
         return not child.restarted, reason + (" twice" if child.restarted else "")
-    failure = child.job.folder / FAILURE
-    if failure.is_file():
-        return False, str(read_json(failure)["reason"])
-    return False, f"exit code {code}; see {child.job.folder / LOG}"
+    if child.job.failure.is_file():
+        return False, str(read_json(child.job.failure)["reason"])
+    return False, f"exit code {code}; see {child.job.log}"
 
 
 def _end(processes: Sequence[SpawnProcess]) -> None:
