@@ -78,10 +78,10 @@ class ModelConfig:
 
     preset: str = "gpt-tiny"
     """Name of the preset."""
-    dim: int | None = None
-    """Width of the residual stream."""
     num_blocks: int | None = None
     """Number of transformer blocks."""
+    dim: int | None = None
+    """Width of the residual stream."""
     num_heads: int | None = None
     """Number of query heads."""
     num_kv_heads: int | None = None
@@ -92,8 +92,12 @@ class ModelConfig:
     """Width inside the MLP."""
     activation: Literal["swiglu", "relu2"] | None = None
     """Activation of the MLP."""
+    context_length: int | None = None
+    """Longest sequence the model takes."""
     tied_head: bool | None = None
     """Whether the output head is the embedding."""
+    init_std: float | None = None
+    """Standard deviation of the initial weights."""
 
     def overrides(self) -> dict[str, Any]:
         """The fields that are set, apart from the preset."""
@@ -111,12 +115,13 @@ class DataConfig:
     """Tokens in one training window."""
     validation_fraction: float = 0.05
     """Part of the text held out, never trained on."""
-    eval_batches: int = 32
-    """Most batches of held-out text used in one evaluation, spread evenly over it."""
+    eval_windows: int | None = None
+    """Held-out windows in one evaluation, spread evenly; None takes about 49,000 tokens."""
 
     def __post_init__(self) -> None:
         _at_least("data.sequence_length", self.sequence_length, 1)
-        _at_least("data.eval_batches", self.eval_batches, 1)
+        if self.eval_windows is not None:
+            _at_least("data.eval_windows", self.eval_windows, 1)
         if not 0.0 < self.validation_fraction < 1.0:
             raise InputError(
                 f"data.validation_fraction={self.validation_fraction} is outside (0, 1); "

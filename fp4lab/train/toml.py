@@ -34,20 +34,21 @@ def loads(text: str, cls: type[T], *, where: str = "config") -> T:
     Raises InputError for broken TOML, an unknown key (with the nearest known one), a value of the
     wrong type, and whatever the dataclass itself refuses.
     """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where} is not valid TOML: {error}; correct that line") from None
-    return from_table(cls, table)
+    return from_table(cls, _parse(text, where))
 
 
 def load(path: Path, cls: type[T]) -> T:
     """The config in a TOML file."""
+    return from_table(cls, read(path))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; give a TOML file") from None
-    return loads(text, cls, where=str(path))
+    return _parse(text, str(path))
 
 
 def from_table(cls: type[T], table: dict[str, Any], *, prefix: str = "") -> T:
@@ -60,6 +61,13 @@ def from_table(cls: type[T], table: dict[str, Any], *, prefix: str = "") -> T:
             raise unknown("config key", prefix + key, [prefix + name for name in known])
         values[key] = _checked(prefix + key, value, hints[key])
     return cls(**values)
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where} is not valid TOML: {error}; correct that line") from None
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:

@@ -1,0 +1,123 @@
+"""Text as bytes: what was read, and which of it is held out.
+
+A byte is a token, so no tokenizer stands between a text and its loss: bits per byte compare across
+models and vocabularies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fp4lab.errors import InputError
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """One file of a corpus: its name there, its size and the SHA-256 of its bytes."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """The bytes of some files, one after the other, as a read-only uint8 array.
+
+    Make one with `Corpus.from_files`, or with a function of `fp4lab.data.sources`.
+    """
+
+    name: str
+    data: Bytes
+    files: tuple[TextFile, ...]
+
+    @classmethod
+    def from_files(cls, name: str, files: Iterable[tuple[str, bytes]]) -> Corpus:
+        """Join (name, bytes) pairs in their order; the bytes are taken as they are.
+
+        Empty files are left out, and so is an exact copy of an earlier file: it could stand in the
+        training part and the held-out part at once. `InputError` if no byte remains.
+
+        >>> Corpus.from_files("two", [("a.txt", b"ab"), ("b.txt", b"c"), ("copy.txt", b"c")])
+        Corpus(name='two', num_bytes=3, files=2)
+        """
+        texts: dict[str, bytes] = {}
+        kept: list[TextFile] = []
+        for file_name, text in files:
+            digest = hashlib.sha256(text).hexdigest()
+            if text and digest not in texts:
+                texts[digest] = text
+                kept.append(TextFile(file_name, len(text), digest))
+        if not kept:
+            raise InputError(f"corpus {name!r} holds no text; name a source with a non-empty file")
+        # frombuffer over bytes is read-only, which is what a corpus should be.
+        return cls(name, np.frombuffer(b"".join(texts.values()), np.uint8), tuple(kept))
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the text."""
+        return len(self.data)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of all files' hashes and names, as `sha256sum FILE... | sha256sum` prints it."""
+        lines = "".join(f"{file.sha256}  {file.name}\n" for file in self.files)
+        return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Corpus(name={self.name!r}, num_bytes={self.num_bytes}, files={len(self.files)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A corpus in two parts without a common byte; `held_out` names the files of `validation`.
+
+    `cut_file` is the one file that begins in `train` and ends in `validation`, if there is one.
+    """
+
+    train: Bytes
+    validation: Bytes
+    held_out: tuple[str, ...]
+    cut_file: str | None
+
+
+def split(corpus: Corpus, fraction: float) -> Split:
+    """Hold out about `fraction` of the bytes, by whole files where the files allow it.
+
+    Files are put in the order of the SHA-256 of their names, an arbitrary order that depends on
+    nothing else, and the last ones are held out. The border moves to the nearest edge between two
+    files if that leaves between half and twice the fraction; then no file is in both parts.
+    Otherwise (a single file, a few large ones) one file is cut, its end is held out, and
+    `cut_file` says so: its two parts share their style and their subject, which makes the held-out
+    loss look better than it is. `InputError` unless 0 < fraction <= 0.5.
+    """
+    if not 0 < fraction <= 0.5:
+        raise InputError(f"validation_fraction={fraction!r} must be above 0 and at most 0.5")
+    ends = np.cumsum([file.num_bytes for file in corpus.files])
+    order = sorted(range(len(corpus.files)), key=lambda index: _name_hash(corpus.files[index]))
+    data = np.concatenate(
+        [corpus.data[ends[i] - corpus.files[i].num_bytes : ends[i]] for i in order]
+    )
+    starts = np.cumsum([0] + [corpus.files[i].num_bytes for i in order])[:-1]
+
+    border = len(data) - round(len(data) * fraction)
+    edge = int(starts[np.argmin(np.abs(starts - border))])
+    if fraction / 2 <= 1 - edge / len(data) <= min(2 * fraction, 0.5):
+        border = edge
+    first = int(np.searchsorted(starts, border))
+    names = [corpus.files[i].name for i in order]
+    cut = names[first - 1] if first == len(starts) or starts[first] != border else None
+    held_out = ([cut] if cut is not None else []) + names[first:]
+    data.flags.writeable = False
+    return Split(data[:border], data[border:], tuple(held_out), cut)
+
+
+def _name_hash(file: TextFile) -> bytes:
+    return hashlib.sha256(file.name.encode("utf-8", "surrogateescape")).digest()

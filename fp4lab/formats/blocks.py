@@ -1,0 +1,276 @@
+"""Block formats: elements that share scales.
+
+A block format says what a *tensor* becomes: an element type, the tile that shares one block scale,
+how that scale is stored and computed, and whether a second scale covers the tensor or each row.
+Everything numeric in which published tools differ is a field, so that no default hides a choice.
+
+The two scale arithmetics, all in float32 and in this order (`M` = largest element, `C` = scale cap,
+`A` = amax of the tensor or row, `a` = amax of the block, `min(., FLT_MAX)` where it can overflow):
+
+    two level   S = C*M / A  (1 where that is 0);  D = 1 / S
+                s = round(a * (S * fl(1/M)))       BlockScale.FOLDED   Transformer Engine NVFP4
+                s = round((a / M) * S)             BlockScale.DIVIDED  its 4-over-6 mode
+                e = 1 / (s * D);                   elements are round(x * e)
+    power of 2  s = 2^k by `ScaleRule`; e = 2^-k   OCP MX
+    encode      e = M / a; s = 1 / e               FP8 with float32 scales (Transformer Engine)
+
+Sources: arXiv 2509.25149 section 2 and appendix; OCP MX v1.0; Transformer Engine's references.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from fp4lab.errors import InputError
+from fp4lab.formats.elements import ElementType, Specials
+from fp4lab.formats.rounding import Overflow, Ties
+
+
+class ScaleRule(IntEnum):
+    """How the ideal block scale amax/M becomes a stored one."""
+
+    #: to the nearest value of the scale type, ties to even
+    NEAREST = 0
+    #: 2^(floor(log2 amax) - emax): OCP MX v1.0; may clip values in the top quarter of the range
+    FLOOR = 1
+    #: 2^(ceil(log2 amax) - emax)
+    CEIL = 2
+    #: the smallest power of two that is at least amax/M: nothing is clipped (cuBLAS, 2506.08027)
+    ROUND_UP = 3
+    #: as FLOOR after amax is rounded to the element's mantissa width
+    EVEN = 4
+
+
+class BlockScale(IntEnum):
+    """Order of operations by which a block scale is computed (see the module's docstring)."""
+
+    FOLDED = 0
+    DIVIDED = 1
+    POWER_OF_TWO = 2
+    ENCODE = 3
+
+
+class Level(IntEnum):
+    """What the second-level scale covers."""
+
+    NONE = 0
+    TENSOR = 1
+    ROW = 2
+
+
+class Selection(IntEnum):
+    """4-over-6: which error decides whether a block's amax maps to 6 or to 4 (arXiv 2512.02010)."""
+
+    NONE = 0
+    MAE = 1
+    MSE = 2
+
+
+#: as a side of `block`: the whole extent of the tensor
+WHOLE = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockFormat:
+    """A quantized tensor format; declare one, and it works everywhere a format is taken.
+
+    Args:
+        name: key in tables, files and messages.
+        element: type of one number.
+        block: rows x columns that share a scale, `WHOLE` for the full extent; None = no scale, the
+            format is a plain cast to `element`.
+        scale: stored type of the block scale; `FP32` is stored as float32, others as bytes.
+        scale_rule: how amax/M is rounded to `scale`.
+        block_scale: order of the arithmetic.
+        level: second-level scale: none, one per tensor, one per row.
+        scale_cap: the largest block scale that the second level aims at (448; 256 leaves room for
+            4-over-6); 0 means the scale type's largest value.
+        scale_floor: stored block scales are at least this (0: they may underflow to 0, and the
+            block decodes to 0).
+        zero_scale: stored scale of an all-zero block.
+        ties: tie rule of the elements' round-to-nearest.
+        overflow: what elements beyond the largest become (scaled formats: they saturate).
+        selection: 4-over-6 error measure, or NONE.
+        keep_negative_zero: whether an input -0 keeps its sign bit (Transformer Engine: no). Small
+            negative values that round to zero always keep it.
+
+    Raises:
+        InputError: a combination that has no meaning, named with its cure.
+
+    >>> mine = BlockFormat(name="nvfp4_1x32", element=E2M1, block=(1, 32), scale=E4M3,
+    ...                    block_scale=BlockScale.FOLDED, level=Level.TENSOR)  # doctest: +SKIP
+    """
+
+    name: str
+    element: ElementType
+    block: tuple[int, int] | None = None
+    scale: ElementType | None = None
+    scale_rule: ScaleRule = ScaleRule.NEAREST
+    block_scale: BlockScale = BlockScale.FOLDED
+    level: Level = Level.NONE
+    scale_cap: float = 0.0
+    scale_floor: float = 0.0
+    zero_scale: float = 0.0
+    ties: Ties = Ties.EVEN
+    overflow: Overflow = Overflow.SATURATE
+    selection: Selection = Selection.NONE
+    keep_negative_zero: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.block is None) != (self.scale is None):
+            raise InputError(
+                f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
+                f"{self.name!r}: give both (scaled) or neither (plain cast)"
+            )
+        if self.block is None:
+            if self.level != Level.NONE:
+                raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
+            return
+        if any(side < 0 for side in self.block):
+            raise InputError(f"block={self.block} of {self.name!r} has a negative side")
+        assert self.scale is not None
+        power_of_two_rule = self.scale_rule != ScaleRule.NEAREST
+        if self.block_scale == BlockScale.POWER_OF_TWO and self.scale.has_zero:
+            raise InputError(
+                f"scale={self.scale.name!r} of {self.name!r} is not a power-of-two type; use E8M0"
+            )
+        if self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED) and power_of_two_rule:
+            raise InputError(
+                f"scale_rule={self.scale_rule.name} of {self.name!r} is for power-of-two scales; "
+                "use ScaleRule.NEAREST, or BlockScale.POWER_OF_TWO with E8M0"
+            )
+        if self.block_scale == BlockScale.ENCODE and self.scale_rule not in (
+            ScaleRule.NEAREST,
+            ScaleRule.ROUND_UP,
+        ):
+            raise InputError(
+                f"scale_rule={self.scale_rule.name} of {self.name!r}: float32 scales are NEAREST "
+                "(as computed) or ROUND_UP (a power of two that clips nothing)"
+            )
+        if self.block_scale == BlockScale.ENCODE and self.scale.mantissa_bits != 23:
+            raise InputError(f"scale={self.scale.name!r} of {self.name!r}: ENCODE stores FP32")
+        if self.level != Level.NONE and self.block_scale in (
+            BlockScale.POWER_OF_TWO,
+            BlockScale.ENCODE,
+        ):
+            raise InputError(
+                f"level={self.level.name} of {self.name!r} needs FOLDED or DIVIDED block scales"
+            )
+        if self.level == Level.ROW and self.block[0] != 1:
+            raise InputError(
+                f"block={self.block} of {self.name!r}: a second level per row needs blocks of 1 row"
+            )
+        if self.selection != Selection.NONE and self.block_scale != BlockScale.DIVIDED:
+            raise InputError(f"selection of {self.name!r} (4-over-6) needs BlockScale.DIVIDED")
+
+    @property
+    def cap(self) -> float:
+        """The block scale that the second level maps the largest block to."""
+        if self.scale_cap:
+            return self.scale_cap
+        return self.scale.max_value if self.scale is not None else 1.0
+
+    @property
+    def amax_factor(self) -> float:
+        """C * M: a stored amax divided by this is the second-level decode scale."""
+        return self.cap * self.element.max_value if self.level != Level.NONE else 1.0
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether one scale covers whole rows (or all), so that a GEMM can apply it at its end."""
+        return self.block in ((WHOLE, WHOLE), (1, WHOLE)) and self.level == Level.NONE
+
+    @property
+    def packed(self) -> bool:
+        """Whether two codes share a byte (4-bit elements; low nibble first)."""
+        return self.element.bits == 4
+
+    def bits_per_value(self, num_rows: int = 4096, num_columns: int = 4096) -> float:
+        """Storage of one value in a num_rows x num_columns tensor, scales included."""
+        if self.block is None or self.scale is None:
+            return float(self.element.bits)
+        rows, columns = (
+            side or extent for side, extent in zip(self.block, (num_rows, num_columns), strict=True)
+        )
+        second = {Level.NONE: 0, Level.TENSOR: 1, Level.ROW: num_rows}[self.level]
+        scale_bits = -(-self.scale.bits // 8) * 8
+        return (
+            self.element.bits
+            + scale_bits / (rows * columns)
+            + 32 * second / (num_rows * num_columns)
+        )
+
+    def replace(self, **changes: Any) -> BlockFormat:
+        """A copy with some fields changed; give it a new `name` when it is to be registered."""
+        return dataclasses.replace(self, **changes)
+
+    def to_ints(self) -> list[int]:
+        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it).
+
+        Real fields (cap, floor, zero scale) are multiples of 2^-24 at most 2^38 large.
+        """
+        rows, columns = self.block or (-1, -1)
+        return [
+            *_element_ints(self.element),
+            *(_element_ints(self.scale) if self.scale is not None else [0] * 6),
+            rows,
+            columns,
+            int(self.scale_rule),
+            int(self.block_scale),
+            int(self.level),
+            *(_fixed_point(v) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
+            int(self.ties),
+            int(self.overflow),
+            int(self.selection),
+            int(self.keep_negative_zero),
+        ]
+
+    @staticmethod
+    def from_ints(ints: list[int]) -> BlockFormat:
+        """Inverse of `to_ints`, without the names."""
+        element, scale, rest = ints[:6], ints[6:12], ints[12:]
+        return BlockFormat(
+            name="",
+            element=_element_from(element),
+            scale=_element_from(scale) if scale[0] else None,
+            block=None if rest[0] < 0 else (rest[0], rest[1]),
+            scale_rule=ScaleRule(rest[2]),
+            block_scale=BlockScale(rest[3]),
+            level=Level(rest[4]),
+            scale_cap=rest[5] * _UNIT,
+            scale_floor=rest[6] * _UNIT,
+            zero_scale=rest[7] * _UNIT,
+            ties=Ties(rest[8]),
+            overflow=Overflow(rest[9]),
+            selection=Selection(rest[10]),
+            keep_negative_zero=bool(rest[11]),
+        )
+
+
+_UNIT = 2.0**-24
+
+
+def _fixed_point(value: float) -> int:
+    scaled = value / _UNIT
+    if scaled != int(scaled) or not 0 <= scaled < 2**62:
+        raise InputError(f"scale constant {value} is not a non-negative multiple of 2^-24")
+    return int(scaled)
+
+
+def _element_ints(e: ElementType) -> list[int]:
+    return [
+        e.exponent_bits,
+        e.mantissa_bits,
+        e.bias,
+        int(e.specials),
+        int(e.signed),
+        int(e.has_zero),
+    ]
+
+
+def _element_from(ints: list[int]) -> ElementType:
+    e, m, bias, specials, signed, has_zero = ints
+    return ElementType("", e, m, bias, Specials(specials), bool(signed), bool(has_zero))

@@ -1,0 +1,47 @@
+"""How a value between two representable numbers is rounded.
+
+`Ties` belongs to a format (tools differ in it); `Rounding` is chosen per tensor by a recipe.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+
+class Ties(IntEnum):
+    """Where round-to-nearest puts a value exactly halfway between two neighbours."""
+
+    #: to the neighbour whose code is even (IEEE 754; hardware `cvt.rn`)
+    EVEN = 0
+    #: to the larger magnitude (microxcaling "nearest")
+    AWAY = 1
+    #: to the smaller magnitude (ggml, qwantize)
+    ZERO = 2
+
+
+class Overflow(IntEnum):
+    """What a magnitude beyond the largest finite number becomes. NaN stays NaN either way."""
+
+    #: the largest finite number, infinity included (satfinite)
+    SATURATE = 0
+    #: infinity where the type has one, else NaN; a type with neither saturates (IEEE 754, ml_dtypes)
+    SPECIAL = 1
+
+
+class Rounding(Enum):
+    """How a tensor's elements are rounded to the grid.
+
+    Stochastic rounding takes a value with fraction `f` of the way to the next magnitude up with
+    probability `floor(2^bits * f) / 2^bits`: `STOCHASTIC_8` is what Blackwell's `cvt.rs` does with
+    8 random bits an element (a bias toward zero of at most 1/256 of a step, half that on average),
+    `STOCHASTIC_32` is unbiased to 2^-32.
+    """
+
+    NEAREST = "nearest"
+    STOCHASTIC_8 = "stochastic8"
+    STOCHASTIC_32 = "stochastic32"
+
+    @property
+    def noise_bits(self) -> int:
+        """Random bits an element needs: 0, 8 or 32."""
+        return {"nearest": 0, "stochastic8": 8, "stochastic32": 32}[self.value]

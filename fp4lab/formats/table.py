@@ -1,0 +1,131 @@
+"""The named formats and the table that files and the command line look names up in."""
+
+from __future__ import annotations
+
+from fp4lab.errors import InputError, unknown
+from fp4lab.formats import elements as e
+from fp4lab.formats.blocks import (
+    WHOLE,
+    BlockFormat,
+    BlockScale,
+    Level,
+    ScaleRule,
+    Selection,
+)
+from fp4lab.formats.rounding import Overflow
+
+_FORMATS: dict[str, BlockFormat] = {}
+
+
+def register(fmt: BlockFormat) -> BlockFormat:
+    """Make a format known by its name; the same name with other fields is refused."""
+    known = _FORMATS.setdefault(fmt.name, fmt)
+    if known != fmt:
+        raise InputError(
+            f"name={fmt.name!r} is taken by a format with other fields; choose another name"
+        )
+    return fmt
+
+
+def get(name: str) -> BlockFormat:
+    """The registered format of this name; an unknown name is an InputError with a suggestion."""
+    try:
+        return _FORMATS[name]
+    except KeyError:
+        raise unknown("format", name, _FORMATS) from None
+
+
+def names() -> list[str]:
+    """Names of all registered formats."""
+    return sorted(_FORMATS)
+
+
+def _nvfp4(name: str, block: tuple[int, int], level: Level) -> BlockFormat:
+    return register(BlockFormat(name=name, element=e.E2M1, block=block, scale=e.E4M3, level=level))
+
+
+#: NVFP4 as Transformer Engine computes it: E2M1, E4M3 scale per 16, float32 per tensor
+NVFP4 = _nvfp4("nvfp4", (1, 16), Level.TENSOR)
+#: the same with one scale per 16x16 tile: W and W^T quantize to the same values
+NVFP4_16X16 = _nvfp4("nvfp4_16x16", (16, 16), Level.TENSOR)
+#: second level per row instead of per tensor
+NVFP4_ROWWISE = _nvfp4("nvfp4_rowwise", (1, 16), Level.ROW)
+#: no second level
+NVFP4_ONE_LEVEL = register(
+    NVFP4.replace(name="nvfp4_one_level", level=Level.NONE, block_scale=BlockScale.DIVIDED)
+)
+#: NVFP4 with 4-over-6 block selection as Transformer Engine's default (MAE, second level at 256)
+NVFP4_4OVER6 = register(
+    NVFP4.replace(
+        name="nvfp4_4over6",
+        block_scale=BlockScale.DIVIDED,
+        scale_cap=256.0,
+        selection=Selection.MAE,
+    )
+)
+NVFP4_4OVER6_16X16 = register(NVFP4_4OVER6.replace(name="nvfp4_4over6_16x16", block=(16, 16)))
+
+
+def _mx(name: str, element: e.ElementType, rule: ScaleRule) -> BlockFormat:
+    return register(
+        BlockFormat(
+            name=name,
+            element=element,
+            block=(1, 32),
+            scale=e.E8M0,
+            scale_rule=rule,
+            block_scale=BlockScale.POWER_OF_TWO,
+            keep_negative_zero=True,
+        )
+    )
+
+
+#: OCP MX formats, block 32, E8M0 scale rounded up so that nothing is clipped; the other scale
+#: rules are `MXFP4.replace(scale_rule=...)`, registered as "mxfp4_floor" and so on
+MXFP4 = _mx("mxfp4", e.E2M1, ScaleRule.ROUND_UP)
+MXFP6_E2M3 = _mx("mxfp6_e2m3", e.E2M3, ScaleRule.ROUND_UP)
+MXFP6_E3M2 = _mx("mxfp6_e3m2", e.E3M2, ScaleRule.ROUND_UP)
+MXFP8_E4M3 = _mx("mxfp8_e4m3", e.E4M3, ScaleRule.ROUND_UP)
+MXFP8_E5M2 = _mx("mxfp8_e5m2", e.E5M2, ScaleRule.ROUND_UP)
+for _fmt in (MXFP4, MXFP6_E2M3, MXFP6_E3M2, MXFP8_E4M3, MXFP8_E5M2):
+    for _rule in (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.NEAREST):
+        register(_fmt.replace(name=f"{_fmt.name}_{_rule.name.lower()}", scale_rule=_rule))
+
+
+def _fp8(name: str, element: e.ElementType, block: tuple[int, int]) -> BlockFormat:
+    fmt = BlockFormat(
+        name=name,
+        element=element,
+        block=block,
+        scale=e.FP32,
+        block_scale=BlockScale.ENCODE,
+        zero_scale=1.0,
+        keep_negative_zero=True,
+    )
+    register(fmt.replace(name=f"{name}_pow2", scale_rule=ScaleRule.ROUND_UP))
+    return register(fmt)
+
+
+#: FP8 with one float32 scale per tensor from its current amax; "..._pow2" rounds it to a power of 2
+FP8_TENSOR_E4M3 = _fp8("fp8_tensor_e4m3", e.E4M3, (WHOLE, WHOLE))
+FP8_TENSOR_E5M2 = _fp8("fp8_tensor_e5m2", e.E5M2, (WHOLE, WHOLE))
+FP8_ROW_E4M3 = _fp8("fp8_row_e4m3", e.E4M3, (1, WHOLE))
+FP8_ROW_E5M2 = _fp8("fp8_row_e5m2", e.E5M2, (1, WHOLE))
+#: FP8 with float32 scales per 1x128 (activations, gradients) and per 128x128 (weights)
+FP8_1X128_E4M3 = _fp8("fp8_1x128_e4m3", e.E4M3, (1, 128))
+FP8_1X128_E5M2 = _fp8("fp8_1x128_e5m2", e.E5M2, (1, 128))
+FP8_128X128_E4M3 = _fp8("fp8_128x128_e4m3", e.E4M3, (128, 128))
+FP8_128X128_E5M2 = _fp8("fp8_128x128_e5m2", e.E5M2, (128, 128))
+
+
+# plain casts: the operands of an ordinary mixed-precision GEMM
+def _cast(element: e.ElementType) -> BlockFormat:
+    return register(
+        BlockFormat(
+            name=element.name, element=element, overflow=Overflow.SPECIAL, keep_negative_zero=True
+        )
+    )
+
+
+BF16 = _cast(e.BF16)
+FP16 = _cast(e.FP16)

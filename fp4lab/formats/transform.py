@@ -1,0 +1,38 @@
+"""The Hadamard transform as data: size and signs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fp4lab.errors import InputError
+
+#: the fixed sign vector of Transformer Engine's NVFP4 recipe (all layers, all of training)
+NVFP4_SIGNS: tuple[int, ...] = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
+
+
+@dataclass(frozen=True)
+class Hadamard:
+    """A block-diagonal random Hadamard transform: x -> (x * signs) @ H / sqrt(size) per block.
+
+    `signs` is None (no signs), a fixed vector of `size` entries +-1, or a seed from which one fixed
+    vector is drawn. Both operands of a GEMM must carry the same transform along the contracted
+    axis, where it cancels: (x S H)(w S H)^T = x w^T.
+
+    Raises:
+        InputError: a size that is not a power of two from 1 to 4096, or signs that do not fit.
+    """
+
+    size: int = 16
+    signs: tuple[int, ...] | int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.size > 4096 or self.size & (self.size - 1):
+            raise InputError(f"size={self.size} of Hadamard is not a power of two from 1 to 4096")
+        if isinstance(self.signs, tuple):
+            if len(self.signs) != self.size:
+                raise InputError(
+                    f"signs of Hadamard has {len(self.signs)} entries for size={self.size}; "
+                    "give one sign per entry, a seed, or None"
+                )
+            if any(s not in (-1, 1) for s in self.signs):
+                raise InputError(f"signs={self.signs} of Hadamard may hold only -1 and 1")

@@ -1,0 +1,109 @@
+"""Recipes as files: TOML, JSON and the hash.
+
+Formats and element types that come with fp4lab are written by name; a user's own are written out,
+so that a file can be read where they are not registered. A layer with one format everywhere is
+written as that format (`use = "bf16"`). Recipes inside a recipe are always written out, but may be
+read by name (`to = "bf16"` in a switch).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from fp4lab import formats
+from fp4lab.errors import InputError, unknown
+from fp4lab.formats import ELEMENTS, BlockFormat, ElementType
+from fp4lab.recipes import registry
+from fp4lab.recipes.operands import LinearRecipe
+from fp4lab.recipes.recipe import Recipe
+from fp4lab.specs.plain import Plain, from_plain, to_plain
+
+#: what is registered when the package is imported, before a user can add to it
+_SHIPPED = {name: formats.get(name) for name in formats.names()}
+#: fields that decide no number and stay out of the hash
+_LABELS = frozenset({"name", "provenance", "optional"})
+
+
+def digest(recipe: Recipe) -> str:
+    """SHA-256 (hex) of a recipe's canonical JSON without its labels and names of formats.
+
+    Fields at their defaults are left out of the text, so a new field keeps old hashes valid.
+    """
+    numerics = _without_labels(to_plain(recipe))
+    text = json.dumps(numerics, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_labels(data: Plain) -> Plain:
+    if isinstance(data, dict):
+        return {k: _without_labels(v) for k, v in data.items() if k not in _LABELS}
+    return [_without_labels(item) for item in data] if isinstance(data, list) else data
+
+
+def to_dict(recipe: Recipe) -> dict[str, Plain]:
+    """Plain data for a recipe."""
+    return cast(dict[str, Plain], to_plain(recipe, name_of=_name_of))
+
+
+def from_dict(data: Mapping[str, object]) -> Recipe:
+    """The recipe that `to_dict` wrote; InputError with the path of the first wrong value."""
+    return from_plain(Recipe, data, path="recipe", by_name=_by_name)
+
+
+def from_toml(text: str) -> Recipe:
+    """The recipe in a TOML text."""
+    try:
+        return from_dict(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"recipe is not valid TOML: {error}") from None
+
+
+def from_json(text: str) -> Recipe:
+    """The recipe in a JSON text."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"recipe is not valid JSON: {error}") from None
+    return from_dict(data)
+
+
+def read(path: str | Path) -> Recipe:
+    """The recipe in a .toml or .json file; InputError names the file and what is wrong in it."""
+    path = Path(path)
+    readers = {".toml": from_toml, ".json": from_json}
+    if path.suffix not in readers:
+        raise InputError(f"path={str(path)!r} of a recipe should end in .toml or .json")
+    try:
+        return readers[path.suffix](path.read_text(encoding="utf-8"))
+    except (InputError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _name_of(value: object) -> str | None:
+    if isinstance(value, BlockFormat) and _SHIPPED.get(value.name) == value:
+        return value.name
+    if isinstance(value, ElementType) and ELEMENTS.get(value.name) == value:
+        return value.name
+    if isinstance(value, LinearRecipe):
+        fmt = value.fprop.a.format
+        return _name_of(fmt) if fmt is not None and value == LinearRecipe.uniform(fmt) else None
+    return None
+
+
+def _by_name(kind: type, name: str) -> object:
+    if kind is BlockFormat:
+        return formats.get(name)
+    if kind is LinearRecipe:
+        return LinearRecipe.uniform(formats.get(name))
+    if kind is Recipe:
+        return registry.get(name)
+    if kind is ElementType:
+        if name not in ELEMENTS:
+            raise unknown("element", name, ELEMENTS)
+        return ELEMENTS[name]
+    raise InputError(f"{name!r} stands where a table with the fields of {kind.__name__} should")

@@ -1,0 +1,223 @@
+"""What the three matrix products of one linear layer make of their operands.
+
+With X [tokens M, in K], W [out N, in K] and dY [M, N] a linear layer computes
+
+    fprop   Y  = X W^T          a = X    [M, K]   b = W    [N, K]   along K
+    dgrad   dX = dY W           a = dY   [M, N]   b = W^T  [K, N]   along N
+    wgrad   dW = dY^T X         a = dY^T [N, M]   b = X^T  [K, M]   along M (the tokens)
+
+Every operand is written with the contracted axis last; blocks of scales, second levels per row and
+Hadamard transforms run along it. A layer keeps no other state: its numerics are this data.
+
+Left out until a method needs them: several terms per operand (mean or low-rank splits), scale
+corrections and backward masks, which would be further fields with defaults that change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from fp4lab.errors import InputError
+from fp4lab.formats import BlockFormat, Hadamard, Level, Rounding
+from fp4lab.recipes.tables import html_table, text_table
+
+#: a product and a side of it
+Place: TypeAlias = tuple[str, str]
+
+GEMMS = ("fprop", "dgrad", "wgrad")
+TENSORS = {"x": "X", "w": "W", "dy": "dY"}
+#: which tensor enters where
+OPERANDS: dict[Place, str] = {
+    ("fprop", "a"): "x",
+    ("fprop", "b"): "w",
+    ("dgrad", "a"): "dy",
+    ("dgrad", "b"): "w",
+    ("wgrad", "a"): "dy",
+    ("wgrad", "b"): "x",
+}
+#: the places that can take fprop's copy, and where fprop uses it
+FORWARD_OF: dict[Place, Place] = {("dgrad", "b"): ("fprop", "b"), ("wgrad", "b"): ("fprop", "a")}
+
+
+class Source(Enum):
+    """What an operand is made from."""
+
+    #: the tensor itself
+    HIGH_PRECISION = "high_precision"
+    #: the dequantized copy that fprop used (X and W in the backward products only)
+    FORWARD = "forward"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """What becomes of one operand: source -> Hadamard -> quantize -> into the product.
+
+    Args:
+        format: None leaves the values alone: with `HIGH_PRECISION` the tensor as it is, with
+            `FORWARD` the very numbers fprop multiplied (for formats that equal their transpose,
+            such as 16x16, the same codes). With a format, `FORWARD` re-quantizes those numbers.
+        rounding: how elements are rounded; only with a format.
+        hadamard: transform along the contracted axis before quantization, the same on both sides.
+        source: see `Source`.
+
+    Raises:
+        InputError: stochastic rounding without a format.
+    """
+
+    format: BlockFormat | None = None
+    rounding: Rounding = Rounding.NEAREST
+    hadamard: Hadamard | None = None
+    source: Source = Source.HIGH_PRECISION
+
+    def __post_init__(self) -> None:
+        if self.format is None and self.rounding != Rounding.NEAREST:
+            raise InputError(
+                f"rounding={self.rounding.value!r} with format=None: nothing is rounded; "
+                "give a format, or leave the rounding at 'nearest'"
+            )
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it is cast to 8 bits or fewer here (BF16 and FP16 count as high precision)."""
+        return self.format is not None and self.format.element.bits <= 8
+
+    def __str__(self) -> str:
+        from_copy = self.source == Source.FORWARD
+        if self.format is None:
+            parts = ["as in fprop" if from_copy else "as it is"]
+        else:
+            short = {"nearest": "", "stochastic8": "SR8", "stochastic32": "SR32"}
+            parts = [self.format.name, short[self.rounding.value]]
+        if self.hadamard is not None:
+            parts.append(f"{'H' if self.hadamard.signs is None else 'RHT'}{self.hadamard.size}")
+        if self.format is not None and from_copy:
+            parts.append("of fprop's copy")
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """One product a @ b^T of two operands whose last axes are contracted.
+
+    Raises:
+        InputError: Hadamard transforms that differ and so would not cancel.
+    """
+
+    a: Operand = Operand()
+    b: Operand = Operand()
+
+    def __post_init__(self) -> None:
+        if self.a.hadamard != self.b.hadamard:
+            raise InputError(
+                f"hadamard of a={self.a.hadamard} and of b={self.b.hadamard} do not cancel in the "
+                "product; give both operands of a GEMM the same transform"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearRecipe:
+    """The numerics of one linear layer; `LinearRecipe()` leaves every operand as it is.
+
+    Raises:
+        InputError: a `FORWARD` operand that has no forward copy (fprop itself, or dY), or whose
+            forward copy is Hadamard-transformed and so is a copy of something else.
+    """
+
+    fprop: Gemm = Gemm()
+    dgrad: Gemm = Gemm()
+    wgrad: Gemm = Gemm()
+
+    def __post_init__(self) -> None:
+        for place, operand in self.operands().items():
+            if operand.source != Source.FORWARD:
+                continue
+            where, tensor = ".".join(place), TENSORS[OPERANDS[place]]
+            if place not in FORWARD_OF:
+                raise InputError(
+                    f"source='forward' of {where}: {tensor} has no copy from fprop there; use "
+                    "'high_precision'"
+                )
+            if self.operand(FORWARD_OF[place]).hadamard is not None:
+                raise InputError(
+                    f"source='forward' of {where}: fprop uses {tensor} after a Hadamard transform "
+                    "along another axis; use 'high_precision'"
+                )
+
+    @classmethod
+    def uniform(cls, fmt: BlockFormat) -> LinearRecipe:
+        """Every operand in one format, to nearest, from high precision."""
+        gemm = Gemm(a=Operand(format=fmt), b=Operand(format=fmt))
+        return cls(fprop=gemm, dgrad=gemm, wgrad=gemm)
+
+    def operand(self, place: Place) -> Operand:
+        """The operand on one side ("a" or "b") of one product."""
+        gemm: Gemm = getattr(self, place[0])
+        return gemm.a if place[1] == "a" else gemm.b
+
+    @classmethod
+    def from_operands(cls, operands: Mapping[Place, Operand]) -> LinearRecipe:
+        """The recipe with these operands, one for every key of `OPERANDS`."""
+        gemms = {g: Gemm(a=operands[g, "a"], b=operands[g, "b"]) for g in GEMMS}
+        return cls(**gemms)
+
+    def operands(self) -> dict[Place, Operand]:
+        """All operands by product and side."""
+        return {place: self.operand(place) for place in OPERANDS}
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether any operand is cast to 8 bits or fewer."""
+        return any(operand.is_quantized for operand in self.operands().values())
+
+    def detached(self, place: Place) -> Operand:
+        """The operand made from high precision, so that fprop may change and it does not.
+
+        Raises:
+            InputError: an operand that high precision cannot give: one re-quantized from the
+                forward copy, or reused from a format that differs from its transpose.
+        """
+        operand = self.operand(place)
+        if operand.source == Source.HIGH_PRECISION:
+            return operand
+        forward = self.operand(FORWARD_OF[place])
+        if forward.format is None:
+            return replace(operand, source=Source.HIGH_PRECISION)
+        if operand == Operand(source=Source.FORWARD) and is_symmetric(forward.format):
+            return forward
+        raise InputError(
+            f"{'.'.join(place)} needs the copy of {TENSORS[OPERANDS[place]]} that fprop made, and "
+            "cannot stay as it is when only fprop changes; quantize it from high precision instead"
+        )
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: X, W, dY by product; "-" where a tensor does not enter."""
+        entries = {(p[0], OPERANDS[p]): str(operand) for p, operand in self.operands().items()}
+        header = ["", "fprop", "dgrad", "wgrad (along tokens)"]
+        return header, [
+            [symbol, *(entries.get((gemm, tensor), "-") for gemm in GEMMS)]
+            for tensor, symbol in TENSORS.items()
+        ]
+
+    def __str__(self) -> str:
+        return text_table(*self.table())
+
+    def _repr_html_(self) -> str:
+        return html_table(*self.table())
+
+    def with_backward_of(self, other: LinearRecipe) -> LinearRecipe:
+        """This forward product with the backward products of `other`."""
+        if self.fprop == other.fprop:
+            return other
+        operands = {place: other.detached(place) for place in OPERANDS}
+        operands.update({("fprop", "a"): self.fprop.a, ("fprop", "b"): self.fprop.b})
+        return self.from_operands(operands)
+
+
+def is_symmetric(fmt: BlockFormat | None) -> bool:
+    """Whether a tensor and its transpose quantize to the same values (None: untouched)."""
+    if fmt is None or fmt.block is None:
+        return True
+    return fmt.block[0] == fmt.block[1] and fmt.level != Level.ROW

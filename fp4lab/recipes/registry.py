@@ -1,0 +1,65 @@
+"""Recipes by name, for the command line and for files.
+
+    name = base [_first<k>] [_last<k>] { (-|+) technique [. where] }
+
+`nvfp4_last2-rht` is the recipe `nvfp4` with the last two blocks in BF16 and no Hadamard transforms:
+the same names that `keep_high_precision`, `without` and `with_` give their results.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fp4lab.errors import InputError, unknown
+from fp4lab.recipes.recipe import Recipe
+
+_RECIPES: dict[str, Recipe] = {}
+_BASE = re.compile(r"[a-z][a-z0-9_]*")
+_BLOCKS = re.compile(r"(?P<base>.+?)(?:_first(?P<first>\d+))?(?:_last(?P<last>\d+))?")
+
+
+def register(recipe: Recipe) -> Recipe:
+    """Makes a recipe known by its name.
+
+    Raises:
+        InputError: a name with other characters than a-z, 0-9 and _, or one that is taken by a
+            different recipe.
+    """
+    if not _BASE.fullmatch(recipe.name):
+        raise InputError(f"name={recipe.name!r} of a recipe to register may hold a-z, 0-9 and _")
+    if _RECIPES.setdefault(recipe.name, recipe) != recipe:
+        raise InputError(f"name={recipe.name!r} is taken by another recipe; choose another name")
+    return recipe
+
+
+def names() -> list[str]:
+    """Names of all registered recipes."""
+    return sorted(_RECIPES)
+
+
+def get(name: str) -> Recipe:
+    """The recipe of a name, made from a registered one as the name's suffixes say.
+
+    Raises:
+        InputError: an unknown base, technique or place, with the nearest known one.
+
+    >>> get("nvfp4_base+sr.dgrad").linear.dgrad.a.rounding
+    <Rounding.STOCHASTIC_8: 'stochastic8'>
+    """
+    base, *changes = re.split(r"(?=[-+])", name)
+    recipe = _with_blocks(base)
+    for change in changes:
+        technique, _, where = change[1:].partition(".")
+        apply = recipe.without if change[0] == "-" else recipe.with_
+        recipe = apply(technique, where=where or None)
+    return recipe
+
+
+def _with_blocks(name: str) -> Recipe:
+    if name in _RECIPES:
+        return _RECIPES[name]
+    match = _BLOCKS.fullmatch(name)
+    if match is None or match["base"] not in _RECIPES:
+        raise unknown("recipe", name, _RECIPES)
+    first, last = (int(match[end] or 0) for end in ("first", "last"))
+    return _RECIPES[match["base"]].keep_high_precision(first=first, last=last)

@@ -1,0 +1,67 @@
+"""metrics.jsonl: one JSON object a line, in the order of the run.
+
+    {"kind": "train", "step": 3, "loss": 4.9, "lr": ..., "grad_norm": ..., "tokens": ..., <timing>}
+    {"kind": "eval", "step": 200, "loss": 2.1, "bits_per_byte": 3.0}
+    {"kind": "end", "step": 2000, "reason": "finished"}
+
+`step` counts the updates made so far. The fields in `TIMING` depend on the machine's mood; all
+others come out again to the same bits when a killed run is resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fp4lab.train.files import write_text
+
+Event = dict[str, Any]
+TIMING = ("step_time", "tokens_per_second", "mfu")
+
+
+def read(path: Path) -> list[Event]:
+    """All whole lines of a metrics file; a last line cut off by a kill is left out."""
+    events = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(event, dict) and "kind" in event and "step" in event:
+            events.append(event)
+    return events
+
+
+class MetricsFile:
+    """A metrics file opened to go on after `step` updates.
+
+    What an earlier process wrote beyond that step, and how it ended, is dropped first: the run will
+    write it again. Every line is handed to the operating system at once, so a killed process loses
+    none that a checkpoint counts on.
+    """
+
+    def __init__(self, path: Path, *, step: int) -> None:
+        old = read(path) if path.exists() else []
+        kept = [event for event in old if event["step"] <= step and event["kind"] != "end"]
+        write_text(path, "".join(_line(event) for event in kept))
+        self.path = path
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, event: Event) -> None:
+        """Add one line."""
+        self._file.write(_line(event))
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Force all lines onto the disk, before a checkpoint that supposes them."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _line(event: Event) -> str:
+    return json.dumps(event, allow_nan=False) + "\n"

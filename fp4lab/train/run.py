@@ -1,0 +1,51 @@
+"""From a RunConfig to a trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fp4lab.errors import InputError
+from fp4lab.train.config import RunConfig
+from fp4lab.train.folder import FitResult
+from fp4lab.train.loop import OnEvent, fit
+from fp4lab.train.task import LanguageTask
+
+if TYPE_CHECKING:
+    from fp4lab.recipes import Recipe
+
+
+def train(
+    config: RunConfig, *, folder: Path | None = None, on_event: OnEvent | None = None
+) -> FitResult:
+    """Train the language model of a config; see `fit` for events, errors and resuming.
+
+    The folder defaults to `default_folder(config)`, so the same config goes on where it was.
+    """
+    return fit(
+        LanguageTask.from_config(config),
+        recipe=load_recipe(config.recipe),
+        config=config,
+        folder=folder or default_folder(config),
+        on_event=on_event,
+    )
+
+
+def default_folder(config: RunConfig) -> Path:
+    """`runs/<preset>-<recipe>-<start of the config's hash>`."""
+    return Path("runs") / f"{config.model.preset}-{Path(config.recipe).stem}-{config.hash[:8]}"
+
+
+def load_recipe(name: str) -> Recipe:
+    """A recipe by its name, or from a file whose name ends in .toml.
+
+    Raises InputError for an unknown name, OSError for a missing file.
+    """
+    from fp4lab import recipes
+
+    if not name.endswith(".toml"):
+        return recipes.get(name)
+    try:
+        return recipes.Recipe.from_toml(Path(name).read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise InputError(f"recipe={name} is not UTF-8 text; give a TOML file") from None

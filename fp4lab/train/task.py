@@ -1,0 +1,157 @@
+"""What is trained: a model, its batches and its loss, as pure functions of their arguments.
+
+Because a batch is a function of its index, a run needs no data-loader state to resume, and several
+processes share the batches of a step without talking to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from fp4lab.data import TokenBatches
+    from fp4lab.models import GPT, GPTConfig
+    from fp4lab.train.config import RunConfig
+
+
+class Task(Protocol):
+    """What `fit` trains. It should be picklable, so that runs can go to other processes."""
+
+    def build_model(self) -> nn.Module:
+        """A new model on the CPU; the caller has set torch's seed, which decides the weights."""
+
+    def batch(self, index: int) -> Any:
+        """Training batch `index` >= 0: a tensor, or tensors in tuples, lists or dictionaries."""
+
+    def validation(self) -> Iterable[Any]:
+        """The held-out batches, the same every time and equally large."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Mean loss over the targets of a batch, a scalar that can be differentiated."""
+
+
+@runtime_checkable
+class MeasuredTask(Protocol):
+    """A task that also knows what its loss and its speed mean; every method is optional use."""
+
+    def num_tokens(self, batch: Any) -> int:
+        """Targets in a batch."""
+
+    def bits_per_byte(self, loss: float) -> float:
+        """A loss in nats per target as bits per byte of text."""
+
+    def flops_per_token(self, model: nn.Module) -> float:
+        """FLOPs of forward and backward for one target."""
+
+    def identity(self) -> dict[str, Any]:
+        """What the data is, as JSON: a run is resumed only with the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageTask:
+    """A GPT that predicts the next byte of a text; the loss is in nats per byte.
+
+    The text is read when it is first needed, once in each process.
+    """
+
+    model: GPTConfig
+    source: str
+    sequence_length: int
+    batch_size: int
+    validation_fraction: float
+    eval_windows: int | None
+    seed: int
+
+    @classmethod
+    def from_config(cls, config: RunConfig) -> LanguageTask:
+        """The task of a run; InputError for an unknown preset or an impossible shape."""
+        from fp4lab.models import get_preset
+
+        model = replace(get_preset(config.model.preset), **config.model.overrides())
+        return cls(
+            model=model,
+            source=config.data.source,
+            sequence_length=config.data.sequence_length,
+            batch_size=config.batch_size,
+            validation_fraction=config.data.validation_fraction,
+            eval_windows=config.data.eval_windows,
+            seed=config.seed,
+        )
+
+    def build_model(self) -> GPT:
+        """A new GPT."""
+        from fp4lab.models import GPT
+
+        return GPT(self.model)
+
+    def batch(self, index: int) -> tuple[Tensor, Tensor]:
+        """(tokens_BT, targets_BT), int64."""
+        return _batches(self).train(index)
+
+    def validation(self) -> list[tuple[Tensor, Tensor]]:
+        """Held-out windows spread evenly over the held-out text."""
+        return _validation(self)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Cross entropy in nats per byte, in float32."""
+        tokens_BT, targets_BT = batch
+        logits_BTV = model(tokens_BT)
+        return nn.functional.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
+
+    def num_tokens(self, batch: tuple[Tensor, Tensor]) -> int:
+        """Targets in a batch."""
+        return batch[1].numel()
+
+    def bits_per_byte(self, loss: float) -> float:
+        """Nats per token as bits per byte of text."""
+        from fp4lab.data import bits_per_byte
+
+        return bits_per_byte(loss, _batches(self).tokens_per_byte)
+
+    def flops_per_token(self, model: nn.Module) -> float:
+        """FLOPs of forward and backward for one token at this sequence length."""
+        from fp4lab.models import GPT
+
+        assert isinstance(model, GPT)
+        return float(model.flops_per_token(self.sequence_length))
+
+    def identity(self) -> dict[str, Any]:
+        """Name, size and SHA-256 of the text."""
+        corpus = _batches(self).corpus
+        return {"name": corpus.name, "num_bytes": corpus.num_bytes, "sha256": corpus.sha256}
+
+
+@lru_cache(maxsize=4)
+def _batches(task: LanguageTask) -> TokenBatches:
+    from fp4lab.data import TokenBatches, load
+
+    return TokenBatches(
+        load(task.source),
+        sequence_length=task.sequence_length,
+        batch_size=task.batch_size,
+        seed=task.seed,
+        validation_fraction=task.validation_fraction,
+    )
+
+
+@lru_cache(maxsize=4)
+def _validation(task: LanguageTask) -> list[tuple[Tensor, Tensor]]:
+    return _batches(task).validation(task.eval_windows)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch with all its tensors on a device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        values = [to_device(value, device) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    return batch

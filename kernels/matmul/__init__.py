@@ -1,0 +1,1 @@
+"""Products of quantized operands with the second-level scales in the epilogue."""

@@ -1,0 +1,40 @@
+"""GEMM of two quantized operands: one float32 matmul, then one multiplication by alpha.
+
+    y_MN = (a_MK @ b_NK^T) * alpha,   alpha = (epilogue_a * epilogue_b) / (C_a M_a C_b M_b)
+
+The operands are elements times block scales (`fp4lab.kernels.quantize.reference.operand`), whose
+products are exact in float32, and alpha holds the amax of both tensors: this is bit-equal to
+Transformer Engine's reference GEMM, and folding the tensor scales into the operands would not be.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fp4lab.formats import BlockFormat
+
+
+def epilogue_alpha(
+    epilogue_a: Tensor, epilogue_b: Tensor, a_format: BlockFormat, b_format: BlockFormat
+) -> Tensor | None:
+    """The factor of the product: `[1]`, `[M, 1]`, `[1, N]`, `[M, N]`, or None where it is 1."""
+    if epilogue_b.dim() == 2:
+        epilogue_b = epilogue_b.t()
+    if epilogue_a.numel() == 0 and epilogue_b.numel() == 0:
+        return None
+    if epilogue_a.numel() == 0 or epilogue_b.numel() == 0:
+        alpha = epilogue_b if epilogue_a.numel() == 0 else epilogue_a
+    else:
+        alpha = epilogue_a * epilogue_b
+    factor = a_format.amax_factor * b_format.amax_factor
+    return alpha / factor if factor != 1.0 else alpha
+
+
+def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
+    """`a @ b^T * alpha` with float32 accumulation; `fast` multiplies in bf16 (and rounds to it)."""
+    if fast:
+        product = (a_MK.to(torch.bfloat16) @ b_NK.to(torch.bfloat16).t()).to(torch.float32)
+    else:
+        product = a_MK.to(torch.float32) @ b_NK.to(torch.float32).t()
+    return product if alpha is None else product.mul_(alpha)

@@ -1,0 +1,1 @@
+"""Rounding to a minifloat grid, and codes to values and back."""

@@ -1,0 +1,193 @@
+"""The operators, registered once with `torch.library`, and the choice of what computes them.
+
+Schemas are flat (tensors and integers), so a model that uses them compiles with `fullgraph=True`, and
+to a compiler each is one opaque call: no pass can drop the rounding inside. A faster implementation
+is registered for its device here and must equal the reference bit for bit.
+
+All take the matrix `x` as it is stored, `[M, K]` row-major in meaning (any strides), and the same
+description of how it is quantized:
+
+    format          `BlockFormat.to_ints()`
+    transposed      quantize x^T (blocks and Hadamard run along M); results are `[K, M]`
+    hadamard, signs size of the Hadamard transform (1: none) and its signs (empty: none)
+    noise_bits      0 nearest, 8 or 32 stochastic, with `state` (int64 `[4]`), `stream`, global
+                    `row_ids` (int64 `[M]`) and `column_offset` of the stored matrix
+    amax            second-level amax to use instead of the operand's own
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fp4lab.formats import BlockFormat, Level
+from fp4lab.kernels.matmul import reference as _matmul
+from fp4lab.kernels.quantize import reference as _quantize
+
+_QUANTIZER = (
+    "(Tensor x, int[] format, bool transposed, int hadamard, int[] signs, int noise_bits, "
+    "Tensor? state, int stream, Tensor? row_ids, int column_offset, Tensor? amax)"
+)
+
+_library = torch.library.Library("fp4lab", "DEF")
+_library.define(f"quantize{_QUANTIZER} -> (Tensor, Tensor, Tensor)")
+_library.define(f"fake_quantize{_QUANTIZER} -> Tensor")
+_library.define(f"operand{_QUANTIZER} -> (Tensor, Tensor)")
+_library.define(
+    "dequantize(Tensor codes, Tensor scales, Tensor amax, int[] format, int K) -> Tensor"
+)
+_library.define(
+    "stored_operand(Tensor codes, Tensor scales, Tensor amax, int[] format, int K)"
+    " -> (Tensor, Tensor)"
+)
+_library.define("matmul(Tensor a, Tensor b, Tensor? alpha, bool fast) -> Tensor")
+
+
+@lru_cache(maxsize=256)
+def _parse(ints: tuple[int, ...]) -> BlockFormat:
+    return BlockFormat.from_ints(list(ints))
+
+
+def _encode(
+    x: Tensor,
+    format: list[int],
+    transposed: bool,
+    hadamard: int,
+    signs: list[int],
+    noise_bits: int,
+    state: Tensor | None,
+    stream: int,
+    row_ids: Tensor | None,
+    column_offset: int,
+    amax: Tensor | None,
+) -> tuple[_quantize.Encoded, BlockFormat, tuple[int, int]]:
+    fmt = _parse(tuple(format))
+    noise = None
+    if noise_bits:
+        assert state is not None
+        noise = _quantize.Noise(state, stream, noise_bits, row_ids, column_offset)
+    z = _quantize.prepare(x, transposed, hadamard, signs)
+    random = _quantize.draw(noise, x.shape[0], x.shape[1], transposed)
+    encoded = _quantize.quantize_blocks(z, fmt, amax=amax, noise_MK=random)
+    return encoded, fmt, (z.shape[0], z.shape[1])
+
+
+@torch.library.impl(_library, "quantize", "CompositeExplicitAutograd")
+def _quantize_impl(x: Tensor, *arguments: object) -> tuple[Tensor, Tensor, Tensor]:
+    codes, scales, amax = _quantize.codes_and_scales(*_encode(x, *arguments))  # type: ignore[arg-type]
+    return codes, scales, amax.clone()
+
+
+@torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
+def _fake_quantize_impl(x: Tensor, *arguments: object) -> Tensor:
+    values = _quantize.dequantized(*_encode(x, *arguments))  # type: ignore[arg-type]
+    return values.to(x.dtype).contiguous()
+
+
+@torch.library.impl(_library, "operand", "CompositeExplicitAutograd")
+def _operand_impl(x: Tensor, *arguments: object) -> tuple[Tensor, Tensor]:
+    values, epilogue = _quantize.operand(*_encode(x, *arguments))  # type: ignore[arg-type]
+    return values.contiguous(), epilogue.clone()
+
+
+@torch.library.impl(_library, "dequantize", "CompositeExplicitAutograd")
+def _dequantize_impl(
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int
+) -> Tensor:
+    fmt = _parse(tuple(format))
+    encoded = _quantize.from_storage(codes, scales, amax, fmt, K)
+    return _quantize.dequantized(encoded, fmt, (codes.shape[0], K)).contiguous()
+
+
+@torch.library.impl(_library, "stored_operand", "CompositeExplicitAutograd")
+def _stored_operand_impl(
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int
+) -> tuple[Tensor, Tensor]:
+    fmt = _parse(tuple(format))
+    encoded = _quantize.from_storage(codes, scales, amax, fmt, K)
+    values, epilogue = _quantize.operand(encoded, fmt, (codes.shape[0], K))
+    return values.contiguous(), epilogue.clone()
+
+
+@torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")
+def _matmul_impl(a: Tensor, b: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
+    with torch.autocast(a.device.type, enabled=False):
+        return _matmul.scaled_matmul(a, b, alpha, fast)
+
+
+def _shape(x: Tensor, transposed: bool) -> tuple[int, int]:
+    return (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
+
+
+def _amax_shape(fmt: BlockFormat, rows: int) -> tuple[int, ...]:
+    return {Level.NONE: (0,), Level.TENSOR: (1,), Level.ROW: (rows,)}[fmt.level]
+
+
+def _epilogue_shape(fmt: BlockFormat, rows: int) -> tuple[int, ...]:
+    if fmt.level == Level.ROW or fmt.block == (1, 0):
+        return (rows, 1)
+    return (1,) if fmt.level == Level.TENSOR or fmt.block == (0, 0) else (0,)
+
+
+@torch.library.register_fake("fp4lab::quantize", lib=_library)
+def _quantize_fake(
+    x: Tensor, format: list[int], transposed: bool, *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    fmt = _parse(tuple(format))
+    rows, columns = _shape(x, transposed)
+    dtype = torch.uint8 if fmt.element.bits <= 8 else torch.int16
+    codes = x.new_empty((rows, (columns + 1) // 2 if fmt.packed else columns), dtype=dtype)
+    if fmt.scale is None:
+        scales = x.new_empty((0, 0), dtype=torch.float32)
+    else:
+        sides = _quantize.block_sides(fmt, rows, columns)
+        grid = (-(-rows // sides[0]), -(-columns // sides[1]))
+        stored = torch.float32 if fmt.scale.mantissa_bits == 23 else torch.uint8
+        scales = x.new_empty(grid, dtype=stored)
+    return codes, scales, x.new_empty(_amax_shape(fmt, rows), dtype=torch.float32)
+
+
+@torch.library.register_fake("fp4lab::fake_quantize", lib=_library)
+def _fake_quantize_fake(x: Tensor, format: list[int], transposed: bool, *_: object) -> Tensor:
+    return x.new_empty(_shape(x, transposed))
+
+
+@torch.library.register_fake("fp4lab::operand", lib=_library)
+def _operand_fake(
+    x: Tensor, format: list[int], transposed: bool, *_: object
+) -> tuple[Tensor, Tensor]:
+    fmt = _parse(tuple(format))
+    rows, columns = _shape(x, transposed)
+    values = x.new_empty((rows, columns), dtype=torch.float32)
+    return values, x.new_empty(_epilogue_shape(fmt, rows), dtype=torch.float32)
+
+
+@torch.library.register_fake("fp4lab::dequantize", lib=_library)
+def _dequantize_fake(
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int
+) -> Tensor:
+    return codes.new_empty((codes.shape[0], K), dtype=torch.float32)
+
+
+@torch.library.register_fake("fp4lab::stored_operand", lib=_library)
+def _stored_operand_fake(
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int
+) -> tuple[Tensor, Tensor]:
+    values = codes.new_empty((codes.shape[0], K), dtype=torch.float32)
+    shape = _epilogue_shape(_parse(tuple(format)), codes.shape[0])
+    return values, codes.new_empty(shape, dtype=torch.float32)
+
+
+@torch.library.register_fake("fp4lab::matmul", lib=_library)
+def _matmul_fake(a: Tensor, b: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.float32)
+
+
+quantize = torch.ops.fp4lab.quantize.default
+fake_quantize = torch.ops.fp4lab.fake_quantize.default
+operand = torch.ops.fp4lab.operand.default
+dequantize = torch.ops.fp4lab.dequantize.default
+stored_operand = torch.ops.fp4lab.stored_operand.default
+matmul = torch.ops.fp4lab.matmul.default

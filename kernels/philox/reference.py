@@ -1,0 +1,111 @@
+"""Philox4x32-10 and the layout of its words over a tensor.
+
+Philox (Salmon et al., SC 2011, "Parallel random numbers: as easy as 1, 2, 3") turns a 128-bit counter
+and a 64-bit key into four random 32-bit words with no state, so the noise of an element depends on
+nothing but where and when it is:
+
+    key     = (state[0] ^ (stream * 0x9E3779B9), state[1] ^ (bits * 0x85EBCA6B))
+    counter = (column block, global row, step, microbatch)
+
+with `state = (hash of seed and layer: low, high; step; microbatch)`, `stream` the operand's number
+and `bits` the mode. One counter serves 16 columns with 8 bits or 4 columns with 32 bits:
+
+    bits=8     element (row, c): byte c % 4 (little-endian) of word (c % 16) // 4 of block c // 16
+    bits=32    element (row, c): word c % 4 of block c // 4
+
+Rows and columns are those of the tensor as it is stored (tokens x features), also when blocks run
+along rows: a shard that knows its row numbers and column offset draws its own part of the same noise.
+A ragged last block draws whole words and drops the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from fp4lab.errors import InputError
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MODE = 0x85EBCA6B
+
+
+def layer_key(seed: int, layer: str) -> tuple[int, int]:
+    """Two 32-bit words from a seed and a layer's name (SHA-256, so that no two layers correlate)."""
+    digest = hashlib.sha256(f"{seed}/{layer}".encode()).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
+
+
+def philox4x32(counter_4N: Tensor, key_2: Tensor) -> Tensor:
+    """Ten rounds of Philox4x32.
+
+    Args:
+        counter_4N: int64 `[4, N]`, each entry in [0, 2^32).
+        key_2: int64 `[2]`, each entry in [0, 2^32).
+
+    Returns:
+        int32 `[4, N]`: the bit patterns of the random 32-bit words.
+    """
+    # int64 products wrap modulo 2^64, which leaves both 32-bit halves right; the odd words keep
+    # the product's high half as rubbish above bit 31 until they are mixed in and masked
+    device = counter_4N.device
+    multipliers = torch.tensor(_MULTIPLIERS, device=device).unsqueeze(1)
+    rounds = torch.arange(10, device=device).unsqueeze(1)
+    keys = (key_2 + rounds * torch.tensor(_WEYL, device=device)).unsqueeze(2)
+    even_2N, odd_2N = counter_4N[0::2], counter_4N[1::2]
+    for key in keys:
+        product = (even_2N * multipliers).flip(0)
+        mixed = (product >> 32).bitwise_xor_(odd_2N).bitwise_xor_(key)
+        even_2N, odd_2N = mixed.bitwise_and_(_MASK), product
+    return torch.stack((even_2N, odd_2N), dim=1).flatten(0, 1).to(torch.int32)
+
+
+def random_bits(
+    num_rows: int,
+    num_columns: int,
+    state: Tensor,
+    *,
+    stream: int,
+    bits: int,
+    row_ids: Tensor | None = None,
+    column_offset: int = 0,
+) -> Tensor:
+    """The noise of a `[num_rows, num_columns]` tensor (layout: the module's docstring).
+
+    Args:
+        num_rows: rows of the (local) tensor.
+        num_columns: columns of the (local) tensor.
+        state: int64 `[4]`: key low, key high, step, microbatch.
+        stream: number of the operand, so that two operands of a layer never share noise.
+        bits: 8 or 32.
+        row_ids: int64 `[num_rows]` global row numbers, or None for 0, 1, ..
+        column_offset: global number of the first column.
+
+    Returns:
+        `[num_rows, num_columns]` in [0, 2^bits): uint8, or int64 for 32 bits.
+    """
+    if bits not in (8, 32):
+        raise InputError(f"bits={bits} is not a noise mode; use 8 (as the hardware) or 32")
+    lanes = 128 // bits
+    device = state.device
+    first, last = column_offset // lanes, (column_offset + num_columns - 1) // lanes
+    blocks_B = torch.arange(first, last + 1, device=device)
+    rows_M = torch.arange(num_rows, device=device) if row_ids is None else row_ids.to(torch.int64)
+    state = state.to(torch.int64) & _MASK
+    counter_4MB = torch.stack(
+        torch.broadcast_tensors(
+            blocks_B.unsqueeze(0), (rows_M & _MASK).unsqueeze(1), state[2], state[3]
+        )
+    )
+    salt = torch.tensor((stream * _WEYL[0] & _MASK, bits * _MODE & _MASK), device=device)
+    words = philox4x32(counter_4MB.flatten(1), state[:2] ^ salt)
+    words_ML = words.t().contiguous().view(num_rows, -1)
+    if bits == 8:
+        noise = words_ML.view(torch.uint8)
+    else:
+        noise = words_ML.to(torch.int64) & _MASK
+    start = column_offset - first * lanes
+    return noise[:, start : start + num_columns]

@@ -1,0 +1,1 @@
+"""Block quantization: scales and elements of every block format."""

@@ -1,0 +1,224 @@
+"""Quantization of a matrix by any block format: the definition that faster versions equal.
+
+Letters: M x K the matrix (rows, columns; blocks run along K); R x C its blocks, of E = r * c elements
+each. Inside, a matrix is held as `[E, R, C]`, element by element of all blocks, so that block scales
+`[R, C]` broadcast and every operation runs over long contiguous rows.
+
+Ragged edges are padded with zeros to whole blocks and cropped again: a padded element never raises
+an amax and decodes to 0. Empty matrices give empty results with amax 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fp4lab.formats import BlockFormat, BlockScale, Level, Selection
+from fp4lab.kernels.hadamard.reference import hadamard
+from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
+from fp4lab.kernels.minifloat.reference import decode, encode, round_nearest, round_stochastic
+from fp4lab.kernels.philox.reference import random_bits
+from fp4lab.kernels.quantize.scales import Scales, block_scales, stored, two_level
+
+
+class Noise(NamedTuple):
+    """Where stochastic rounding takes its bits from (see `fp4lab.kernels.philox.reference`)."""
+
+    state: Tensor
+    stream: int
+    bits: int
+    row_ids: Tensor | None = None
+    column_offset: int = 0
+
+
+class Encoded(NamedTuple):
+    """A matrix on its grid: float32 element values and block scales, and the second-level amax."""
+
+    values_ERC: Tensor
+    decode_RC: Tensor | None
+    amax: Tensor
+
+
+def prepare(x_MK: Tensor, transposed: bool, size: int, signs: list[int]) -> Tensor:
+    """Orient and transform an operand: x or its transpose, Hadamard in x's dtype, then float32."""
+    if size > 1 or signs:
+        x_MK = hadamard(x_MK, size, signs, dim=0 if transposed else 1)
+    return (x_MK.t() if transposed else x_MK).to(torch.float32)
+
+
+def block_sides(fmt: BlockFormat, num_rows: int, num_columns: int) -> tuple[int, int]:
+    """Rows and columns of a block, the whole extent filled in (at least 1)."""
+    rows, columns = fmt.block or (1, 1)
+    return rows or max(num_rows, 1), columns or max(num_columns, 1)
+
+
+def blocked(x_MK: Tensor, fmt: BlockFormat) -> Tensor:
+    """The matrix as contiguous `[E, R, C]`, padded with zeros to whole blocks."""
+    rows, columns = block_sides(fmt, *x_MK.shape)
+    pad_rows, pad_columns = -x_MK.shape[0] % rows, -x_MK.shape[1] % columns
+    if pad_rows or pad_columns:
+        x_MK = F.pad(x_MK, (0, pad_columns, 0, pad_rows))
+    grid = (x_MK.shape[0] // rows, x_MK.shape[1] // columns)
+    x_RrCc = x_MK.reshape(grid[0], rows, grid[1], columns)
+    return x_RrCc.permute(1, 3, 0, 2).reshape(rows * columns, *grid)
+
+
+def unblocked(x_ERC: Tensor, fmt: BlockFormat, shape: tuple[int, int]) -> Tensor:
+    """Inverse of `blocked`: the matrix of this shape."""
+    rows, columns = block_sides(fmt, *shape)
+    grid = x_ERC.shape[1:]
+    x_RrCc = x_ERC.view(rows, columns, *grid).permute(2, 0, 3, 1)
+    return x_RrCc.reshape(grid[0] * rows, grid[1] * columns)[: shape[0], : shape[1]]
+
+
+def tensor_amax(block_amax_RC: Tensor, fmt: BlockFormat) -> Tensor:
+    """Second-level amax: `[1]`, `[M]` or `[0]` by the format's level; 0 where there is nothing."""
+    if fmt.level == Level.NONE:
+        return block_amax_RC.new_zeros(0)
+    dims = 1 if fmt.level == Level.ROW else (0, 1)
+    if block_amax_RC.numel() == 0:
+        return block_amax_RC.new_zeros(block_amax_RC.shape[0] if fmt.level == Level.ROW else 1)
+    return block_amax_RC.amax(dim=dims).reshape(-1)
+
+
+def quantize_blocks(
+    x_MK: Tensor, fmt: BlockFormat, *, amax: Tensor | None = None, noise_MK: Tensor | None = None
+) -> Encoded:
+    """Scale and round a float32 matrix.
+
+    Args:
+        x_MK: float32 `[M, K]`.
+        fmt: the format.
+        amax: second-level amax to use instead of the matrix's own (`[1]` or `[M]`).
+        noise_MK: integers for stochastic rounding (8 bits if uint8, else 32), or None for nearest.
+    """
+    x_ERC = blocked(x_MK, fmt)
+    noise = None if noise_MK is None else blocked(noise_MK, fmt)
+    if fmt.block is None:
+        return Encoded(_round(x_ERC, fmt, noise), None, x_MK.new_zeros(0))
+    block_amax = x_ERC.abs().amax(dim=0) if x_ERC.shape[0] else x_ERC.new_zeros(x_ERC.shape[1:])
+    if amax is None:
+        amax = tensor_amax(block_amax, fmt)
+    amax = amax.to(torch.float32)
+    outer = amax.view(-1, 1) if fmt.level != Level.NONE else x_MK.new_ones(())
+    if fmt.selection != Selection.NONE:
+        values, decode_RC = _four_over_six(x_ERC, block_amax, outer, fmt, noise)
+    else:
+        scales = block_scales(block_amax, outer, fmt)
+        values, decode_RC = _scaled(x_ERC, scales, fmt, noise), scales.decode
+    return Encoded(values, decode_RC, amax)
+
+
+def _scaled(x_ERC: Tensor, scales: Scales, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
+    scaled = x_ERC * scales.multiplier
+    if not fmt.keep_negative_zero:
+        # turns -0 (and products that underflow to it) into +0, and nothing else
+        scaled += 0.0
+    return _round(scaled, fmt, noise)
+
+
+def _round(x: Tensor, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
+    if noise is None:
+        return round_nearest(x, fmt.element, fmt.ties, fmt.overflow)
+    bits = 8 if noise.dtype == torch.uint8 else 32
+    return round_stochastic(x, fmt.element, noise, bits, fmt.overflow)
+
+
+def _four_over_six(
+    x_ERC: Tensor, block_amax: Tensor, outer: Tensor, fmt: BlockFormat, noise: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Per block the better of mapping its amax to 6 or to 4, by the error that `fmt` names.
+
+    Errors are summed over the columns from left to right, over the rows in halves (8, 4, 2, 1), in
+    float32; a tie keeps 6.
+    """
+    assert fmt.block is not None
+    factor = torch.tensor(fmt.amax_factor, dtype=torch.float32, device=x_ERC.device)
+    candidates = []
+    for stretch in (1.5, 1.0):
+        scales = two_level(block_amax, outer, fmt, stretch)
+        values = _scaled(x_ERC, scales, fmt, noise)
+        difference = ((values * scales.decode) * outer).div_(factor).sub_(x_ERC)
+        error = difference.square() if fmt.selection == Selection.MSE else difference.abs()
+        candidates.append((values, scales.decode, _sum_block(error, fmt.block)))
+    (values4, decode4, error4), (values6, decode6, error6) = candidates
+    pick4 = error4 < error6
+    return torch.where(pick4, values4, values6), torch.where(pick4, decode4, decode6)
+
+
+def _sum_block(error_ERC: Tensor, block: tuple[int, int]) -> Tensor:
+    error_rcRC = error_ERC.view(*block, *error_ERC.shape[1:])
+    total = torch.zeros_like(error_rcRC[:, 0])
+    for column in range(block[1]):
+        total = total + error_rcRC[:, column]
+    while (rows := total.shape[0]) > 1:
+        total = total[: rows // 2] + total[rows // 2 :]
+    return total[0]
+
+
+def draw(noise: Noise | None, num_rows: int, num_columns: int, transposed: bool) -> Tensor | None:
+    """The noise of a stored matrix `[num_rows, num_columns]`, turned as the operand is."""
+    if noise is None or noise.bits == 0:
+        return None
+    random = random_bits(
+        num_rows,
+        num_columns,
+        noise.state,
+        stream=noise.stream,
+        bits=noise.bits,
+        row_ids=noise.row_ids,
+        column_offset=noise.column_offset,
+    )
+    return random.t() if transposed else random
+
+
+def codes_and_scales(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> list[Tensor]:
+    """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
+    codes = encode(unblocked(encoded.values_ERC, fmt, shape).contiguous(), fmt.element)
+    if fmt.packed:
+        codes = pack_nibbles(codes)
+    if encoded.decode_RC is None:
+        return [codes, encoded.values_ERC.new_zeros((0, 0)), encoded.amax]
+    return [codes, stored(encoded.decode_RC, fmt), encoded.amax]
+
+
+def from_storage(
+    codes: Tensor, scales: Tensor, amax: Tensor, fmt: BlockFormat, num_columns: int
+) -> Encoded:
+    """Inverse of `codes_and_scales`."""
+    codes_MK = unpack_nibbles(codes, num_columns) if fmt.packed else codes
+    values = blocked(decode(codes_MK, fmt.element), fmt)
+    if fmt.scale is None:
+        return Encoded(values, None, amax)
+    plain = scales if fmt.scale.mantissa_bits == 23 else decode(scales, fmt.scale)
+    return Encoded(values, plain, amax)
+
+
+def dequantized(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> Tensor:
+    """float32 values: element * ((block scale * amax) * fl(1/(C*M))), one level: element * scale."""
+    values, scale = encoded.values_ERC, encoded.decode_RC
+    if scale is not None:
+        if fmt.level != Level.NONE:
+            inverse = torch.tensor(1.0, device=values.device) / fmt.amax_factor
+            scale = (scale * encoded.amax.view(-1, 1)).mul_(inverse)
+        values = values * scale
+    return unblocked(values, fmt, shape)
+
+
+def operand(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """A GEMM operand: element * block scale, and what is left for the epilogue.
+
+    The second level (as amax), or a single scale that covers whole rows, does not enter the product:
+    the operand then has at most 6 significant bits for NVFP4 and is exact in bf16. The epilogue is
+    `[1]`, `[M, 1]` or empty.
+    """
+    values, scale = encoded.values_ERC, encoded.decode_RC
+    if scale is None:
+        return unblocked(values, fmt, shape), values.new_zeros(0)
+    if fmt.whole_rows:
+        return unblocked(values, fmt, shape), scale.reshape(-1, 1) if fmt.block[0] else scale[0]
+    epilogue = encoded.amax.view(-1, 1) if fmt.level == Level.ROW else encoded.amax
+    return unblocked(values * scale, fmt, shape), epilogue

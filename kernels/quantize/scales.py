@@ -1,0 +1,113 @@
+"""Block scales: from the largest magnitudes to stored scales and element multipliers.
+
+`fp4lab.formats.blocks` states the arithmetic; here each branch is that text in float32. Everything
+is computed without a graph. NaN travels: a NaN in a block makes its scale NaN, a NaN in the tensor
+makes the tensor scale NaN.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fp4lab.formats import BlockFormat, BlockScale, Level, ScaleRule
+from fp4lab.kernels.minifloat.reference import FLOAT_MAX, encode, round_nearest
+
+
+class Scales(NamedTuple):
+    """Scales of every block, shaped like the block amax they came from.
+
+    `decode` is the stored block scale as float32 (without the second level); an element x becomes
+    round(x * `multiplier`) and stands for value * `decode` * second level.
+    """
+
+    decode: Tensor
+    multiplier: Tensor
+
+
+def encode_scale(amax: Tensor, fmt: BlockFormat) -> Tensor:
+    """Second-level encode scale S = C*M / amax: at most FLT_MAX, 1 where it would be 0."""
+    scale = torch.div(fmt.amax_factor, amax).clamp_(max=FLOAT_MAX)
+    return torch.where(scale == 0, 1.0, scale)
+
+
+def block_scales(block_amax: Tensor, amax: Tensor, fmt: BlockFormat) -> Scales:
+    """Scales of blocks with the largest magnitudes `block_amax`, in a tensor or row with `amax`.
+
+    Args:
+        block_amax: float32, any shape.
+        amax: float32 that broadcasts against it; ignored by formats without a second level.
+        fmt: a format with block scales.
+    """
+    if fmt.block_scale == BlockScale.POWER_OF_TWO:
+        return _power_of_two(block_amax, fmt)
+    if fmt.block_scale == BlockScale.ENCODE:
+        return _encode_first(block_amax, fmt)
+    return two_level(block_amax, amax, fmt, 1.0)
+
+
+def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float) -> Scales:
+    """NVFP4's scales; `stretch` multiplies the ideal block scale (1.5 maps the largest to 4)."""
+    assert fmt.scale is not None
+    largest = fmt.element.max_value
+    outer = encode_scale(amax, fmt) if fmt.level != Level.NONE else torch.ones_like(amax)
+    if fmt.block_scale == BlockScale.FOLDED:
+        reciprocal = torch.tensor(1.0 / largest, dtype=torch.float32, device=outer.device)
+        ideal = (block_amax * (outer * reciprocal)).clamp_(max=FLOAT_MAX)
+    else:
+        ideal = torch.div(block_amax, largest).mul_(outer)
+    if stretch != 1.0:
+        ideal = ideal * stretch
+    decode = round_nearest(ideal, fmt.scale)
+    if fmt.scale_floor:
+        decode = decode.clamp(min=fmt.scale_floor)
+    if fmt.zero_scale:
+        decode = torch.where(block_amax == 0, fmt.zero_scale, decode)
+    multiplier = (decode * outer.reciprocal()).reciprocal_().clamp_(max=FLOAT_MAX)
+    return Scales(decode, multiplier)
+
+
+def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
+    """MX: scale exponents in [-127, 127] by the scale rule, NaN for a block with NaN or infinity."""
+    element = fmt.element
+    divided = fmt.scale_rule in (ScaleRule.ROUND_UP, ScaleRule.NEAREST)
+    ideal = torch.div(block_amax, element.max_value) if divided else block_amax
+    # ideal = fraction * 2^exponent with a fraction in [0.5, 1): exactly 0.5 is a power of two
+    fraction, exponent = torch.frexp(ideal)
+    next_power_from = {
+        ScaleRule.FLOOR: 1.0,
+        ScaleRule.EVEN: 1.0 - 2.0 ** -(element.mantissa_bits + 2),
+        ScaleRule.NEAREST: 0.75,
+    }.get(fmt.scale_rule)
+    up = fraction > 0.5 if next_power_from is None else fraction >= next_power_from
+    exponent = exponent - 1 + up.to(torch.int32) - (0 if divided else element.max_exponent)
+    exponent = torch.where(ideal == 0, -127, exponent).clamp_(min=-127, max=127)
+    nan = ~block_amax.isfinite()
+    decode = torch.where(nan, float("nan"), exp2(exponent))
+    return Scales(decode, torch.where(nan, float("nan"), exp2(-exponent)))
+
+
+def exp2(exponent: Tensor) -> Tensor:
+    """2^n as float32, exactly, from int32 n in [-127, 127] (2^-127 is subnormal)."""
+    subnormal = 1 << 22
+    return torch.where(exponent == -127, subnormal, (exponent + 127) << 23).view(torch.float32)
+
+
+def _encode_first(block_amax: Tensor, fmt: BlockFormat) -> Scales:
+    """FP8 with float32 scales: multiplier M / amax (FLT_MAX at most), stored scale its reciprocal."""
+    multiplier = torch.div(fmt.element.max_value, block_amax).clamp_(max=FLOAT_MAX)
+    if fmt.scale_rule == ScaleRule.ROUND_UP:
+        # rounding the multiplier down rounds the stored scale up; infinity's stays 0
+        floor = (multiplier.view(torch.int32) & 0x7F800000).view(torch.float32)
+        multiplier = torch.where(multiplier.isnan(), multiplier, floor)
+    if fmt.zero_scale:
+        multiplier = torch.where(block_amax == 0, 1.0 / fmt.zero_scale, multiplier)
+    return Scales(multiplier.reciprocal(), multiplier)
+
+
+def stored(decode: Tensor, fmt: BlockFormat) -> Tensor:
+    """Block scales as they are kept: bytes of the scale type, or float32."""
+    assert fmt.scale is not None
+    return decode if fmt.scale.mantissa_bits == 23 else encode(decode, fmt.scale)
