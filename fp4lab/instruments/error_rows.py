@@ -21,7 +21,7 @@ class OperandError:
 
     `underflow` is the part of the nonzero values that became zero, `saturation` the part that lay
     beyond the largest value of the format, `gain` = <q, x> / <x, x>. `sqnr_db` is None where there
-    is no error at all, and so are `cosine` and `gain` where the tensor is all zero.
+    is no error at all, and what is not finite is None too.
     """
 
     layer: str
@@ -31,7 +31,7 @@ class OperandError:
     underflow: float
     saturation: float
     sqnr_db: float | None
-    relative_mse: float
+    relative_mse: float | None
     cosine: float | None
     gain: float | None
 
@@ -47,7 +47,7 @@ class ProductError:
     gemm: str
     product: str
     sqnr_db: float | None
-    relative_mse: float
+    relative_mse: float | None
     cosine: float | None
     gain: float | None
 

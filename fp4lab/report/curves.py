@@ -1,18 +1,18 @@
 """Loss curves: read from a run's `metrics.jsonl`, smoothed, and set against the baseline's.
 
-A run that was killed may have ended in the middle of a line, and a resumed one repeats steps: the
-last value of a step counts and a broken last line is skipped.
+A run that was killed may have ended in the middle of a line, which is skipped.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fp4lab.train import metrics
 
 Floats = NDArray[np.float64]
 
@@ -36,17 +36,9 @@ class Curve:
 def read_curve(path: Path) -> Curve:
     """Read a run's metrics; a missing file gives a curve without points."""
     points: dict[str, dict[int, float]] = {"train": {}, "eval": {}}
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    for number, line in enumerate(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            if number == len(lines) - 1:
-                break
-            raise
-        kind, loss = record.get("kind"), record.get("loss")
-        if kind in points and loss is not None:
-            points[kind][int(record["step"])] = float(loss)
+    for event in metrics.read(path) if path.is_file() else []:
+        if event["kind"] in points:
+            points[event["kind"]][event["step"]] = event["loss"]
     return Curve(train=_series(points["train"]), evaluation=_series(points["eval"]))
 
 

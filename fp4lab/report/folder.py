@@ -15,7 +15,8 @@ from pathlib import Path
 
 from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.report.curves import Curve, read_curve
-from fp4lab.report.summary import Summary, read_json, write_json
+from fp4lab.report.summary import Summary
+from fp4lab.train.files import read_json, write_json
 
 SUMMARY = "summary.json"
 ERRORS = "errors.json"

@@ -8,14 +8,13 @@ number that does not exist (the gap of a failed run, the interval of one seed) i
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fp4lab.errors import InputError
+from fp4lab.train.files import read_json, write_json
 
 SCHEMA_VERSION = 1
 BASELINE = "baseline"
@@ -83,12 +82,14 @@ class Summary:
     schema_version: int = SCHEMA_VERSION
 
     def write(self, path: Path) -> None:
-        """Write the JSON, through a file beside it so that a reader never sees half of it."""
+        """Write the JSON; a reader never sees half of it."""
         write_json(path, dataclasses.asdict(self))
 
     @staticmethod
     def read(path: Path) -> Summary:
-        """Read what `write` wrote; InputError for a missing file or another version."""
+        """Read what `write` wrote; InputError for a missing or damaged file or another version."""
+        if not path.is_file():
+            raise InputError(f"{path} does not exist; give the folder of a finished comparison")
         record = read_json(path)
         if record.get("schema_version") != SCHEMA_VERSION:
             raise InputError(
@@ -113,22 +114,3 @@ def _recipe(entry: Mapping[str, Any]) -> RecipeSummary:
 def _ranges(entry: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("interval", "interval_percent", "step_time_spread")
     return {key: tuple(v) if key in keys and v is not None else v for key, v in entry.items()}
-
-
-def write_json(path: Path, record: Any) -> None:
-    """Write `record` as JSON (no NaN, no Infinity) and rename it into place."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    beside.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    beside.replace(path)
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file; InputError in one line for a missing or a broken one."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            f"{path} does not exist; is {path.parent} a comparison's folder?"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"{path} is not readable as JSON ({error}); remove it and rerun") from None

@@ -26,8 +26,8 @@ from typing import Protocol
 
 import torch
 
-from fp4lab.report.summary import read_json
 from fp4lab.studies.child import PROCESS_NAME, STOPPED, Job, attempt, run_child
+from fp4lab.train.files import read_json
 
 GRACE = 20.0
 POLL = 0.5

@@ -16,6 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fp4lab.recipes import Recipe
+from fp4lab.train.config import FitConfig
+from fp4lab.train.forward import Forward, reproducible
+from fp4lab.train.task import Task
+from fp4lab.train.update import Updater
+from fp4lab.train.world import choose_device, join
+
 LEAST_ROUNDS, MOST_ROUNDS = 3, 30
 
 
@@ -65,3 +72,22 @@ def _summary(times: list[float], baseline: list[float]) -> StepTime:
         spread=(float(low), float(high)),
         rounds=len(times),
     )
+
+
+def time_recipes(
+    task: Task,
+    recipes: Mapping[str, Recipe],
+    baseline: str,
+    config: FitConfig,
+    *,
+    budget_s: float = 10.0,
+) -> dict[str, StepTime]:
+    """Time whole updates (forward, backward, clipping, optimizer) of new models under `recipes`."""
+    device = choose_device(config.device)
+    with join(device) as world, reproducible(config, device):
+        updaters = {
+            name: Updater(Forward.build(task, recipe, config, world))
+            for name, recipe in recipes.items()
+        }
+        steps = {name: updater.update for name, updater in updaters.items()}
+        return step_times(steps, baseline, budget_s=budget_s)

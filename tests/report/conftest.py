@@ -10,7 +10,8 @@ import pytest
 
 from fp4lab.instruments.error_rows import GEMMS, LayerErrors, OperandError, ProductError
 from fp4lab.report.folder import COMPARISON, ERRORS, SUMMARY, run_folder, write_errors
-from fp4lab.report.summary import Failure, Neighbours, RecipeSummary, Summary, write_json
+from fp4lab.report.summary import Failure, Neighbours, RecipeSummary, Summary
+from fp4lab.train.files import write_json
 
 LAYERS = ("blocks.0.mlp.up", "blocks.0.mlp.<down>")
 

@@ -37,7 +37,10 @@ def test_tail_takes_whole_lines_only_and_follows_a_cut(tmp_path: Path) -> None:
 
 
 def jobs_in(folder: Path) -> list[Job]:
-    return [Job(name, folder / name, FakeWork(), 100, 1) for name in ("bf16-seed0", "nvfp4-seed0")]
+    return [
+        Job(name, folder / name, folder / "log", FakeWork(), 100, 1)
+        for name in ("bf16-seed0", "nvfp4-seed0")
+    ]
 
 
 def write(job: Job, text: str) -> None:

@@ -21,7 +21,7 @@ from fp4lab.studies.runner import run_here, run_jobs
 
 def jobs_in(folder: Path, **works: FakeWork) -> list[Job]:
     return [
-        Job(name=name, folder=folder / name, work=work, steps=work.steps, threads=1)
+        Job(name, folder / name, folder / "logs" / f"{name}.txt", work, work.steps, 1)
         for name, work in works.items()
     ]
 
@@ -58,7 +58,7 @@ def test_deaths_for_good_have_reasons(tmp_path: Path) -> None:
         exits=FakeWork(die="exit"),
     )
     outcomes = run_jobs(jobs, parallel=2, watch=watch)
-    log = tmp_path / "exits" / "log.txt"
+    log = tmp_path / "logs" / "exits.txt"
     assert outcomes == {
         "fine": None,
         "always": "killed by SIGKILL twice",
@@ -70,7 +70,7 @@ def test_deaths_for_good_have_reasons(tmp_path: Path) -> None:
     assert len(starts(tmp_path, "nan")) == 1
     assert os.getpid() not in starts(tmp_path, "fine")
     assert log.read_text() == "leaving\n"
-    assert "Traceback" in (tmp_path / "nan" / "log.txt").read_text()
+    assert "Traceback" in (tmp_path / "logs" / "nan.txt").read_text()
 
 
 def test_an_exception_ends_the_processes(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_runs_in_this_process_when_asked(tmp_path: Path) -> None:
     assert outcomes == {"fine": None, "bad": "steps=0 must be positive; use 1", "late": None}
     assert starts(tmp_path, "fine") == [os.getpid()]
     assert watch.failures == {"bad": "steps=0 must be positive; use 1"}
-    assert json.loads((tmp_path / "bad" / "failure.json").read_text())["reason"] == outcomes["bad"]
+    assert json.loads(jobs[1].failure.read_text()) == {"reason": outcomes["bad"]}
 
 
 def test_what_can_be_sent_to_a_process() -> None:
@@ -135,7 +135,7 @@ def test_children_end_when_the_parent_is_killed(tmp_path: Path) -> None:
         "from fp4lab.studies.child import Job\n"
         f"folder = pathlib.Path({str(tmp_path)!r})\n"
         "work = FakeWork(steps=10**6, sleep=0.05)\n"
-        "run_jobs([Job('a', folder, work, 1, 1)], parallel=1, watch=Silent())\n"
+        "run_jobs([Job('a', folder, folder / 'log.txt', work, 1, 1)], parallel=1, watch=Silent())\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     try:

@@ -133,5 +133,5 @@ def test_reading_refuses_what_it_would_misread(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="schema_version=99"):
         Summary.read(path)
     path.write_text('{"schema_ver')
-    with pytest.raises(InputError, match="not readable as JSON"):
+    with pytest.raises(InputError, match="is damaged"):
         Summary.read(path)
