@@ -1,13 +1,14 @@
+# mypy: disable-error-code="untyped-decorator"
 """The operators, registered once with `torch.library`, and the choice of what computes them.
 
-Schemas are flat (tensors and integers), so a model that uses them compiles with `fullgraph=True`, and
-to a compiler each is one opaque call: no pass can drop the rounding inside. A faster implementation
-is registered for its device here and must equal the reference bit for bit.
+Schemas are flat (tensors and integers), so a model that uses them compiles with `fullgraph=True`,
+and to a compiler each is one opaque call: no pass can drop the rounding inside. A faster
+implementation is registered for its device here and must equal the reference bit for bit.
 
 All take the matrix `x` as it is stored, `[M, K]` row-major in meaning (any strides), and the same
 description of how it is quantized:
 
-    format          `BlockFormat.to_ints()`
+    format          `BlockFormat.ints`
     transposed      quantize x^T (blocks and Hadamard run along M); results are `[K, M]`
     hadamard, signs size of the Hadamard transform (1: none) and its signs (empty: none)
     noise_bits      0 nearest, 8 or 32 stochastic, with `state` (int64 `[4]`), `stream`, global
@@ -18,6 +19,7 @@ description of how it is quantized:
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,20 +77,20 @@ def _encode(
 
 
 @torch.library.impl(_library, "quantize", "CompositeExplicitAutograd")
-def _quantize_impl(x: Tensor, *arguments: object) -> tuple[Tensor, Tensor, Tensor]:
-    codes, scales, amax = _quantize.codes_and_scales(*_encode(x, *arguments))  # type: ignore[arg-type]
+def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    codes, scales, amax = _quantize.codes_and_scales(*_encode(x, *arguments))
     return codes, scales, amax.clone()
 
 
 @torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
-def _fake_quantize_impl(x: Tensor, *arguments: object) -> Tensor:
-    values = _quantize.dequantized(*_encode(x, *arguments))  # type: ignore[arg-type]
+def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
+    values = _quantize.dequantized(*_encode(x, *arguments))
     return values.to(x.dtype).contiguous()
 
 
 @torch.library.impl(_library, "operand", "CompositeExplicitAutograd")
-def _operand_impl(x: Tensor, *arguments: object) -> tuple[Tensor, Tensor]:
-    values, epilogue = _quantize.operand(*_encode(x, *arguments))  # type: ignore[arg-type]
+def _operand_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    values, epilogue = _quantize.operand(*_encode(x, *arguments))
     return values.contiguous(), epilogue.clone()
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 from fp4lab.errors import InputError
@@ -184,6 +185,15 @@ class BlockFormat:
         return self.block in ((WHOLE, WHOLE), (1, WHOLE)) and self.level == Level.NONE
 
     @property
+    def operand_fits_bf16(self) -> bool:
+        """Whether element times block scale has at most bf16's 8 significant bits."""
+        significant = self.element.mantissa_bits + 1
+        if self.scale is not None and not self.whole_rows:
+            power_of_two = self.scale_rule != ScaleRule.NEAREST or not self.scale.has_zero
+            significant += 0 if power_of_two else self.scale.mantissa_bits + 1
+        return significant <= 8
+
+    @property
     def packed(self) -> bool:
         """Whether two codes share a byte (4-bit elements; low nibble first)."""
         return self.element.bits == 4
@@ -207,8 +217,9 @@ class BlockFormat:
         """A copy with some fields changed; give it a new `name` when it is to be registered."""
         return dataclasses.replace(self, **changes)
 
-    def to_ints(self) -> list[int]:
-        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it).
+    @cached_property
+    def ints(self) -> list[int]:
+        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it)
 
         Real fields (cap, floor, zero scale) are multiples of 2^-24 at most 2^38 large.
         """
@@ -230,7 +241,7 @@ class BlockFormat:
 
     @staticmethod
     def from_ints(ints: list[int]) -> BlockFormat:
-        """Inverse of `to_ints`, without the names."""
+        """Inverse of `ints`, without the names."""
         element, scale, rest = ints[:6], ints[6:12], ints[12:]
         return BlockFormat(
             name="",

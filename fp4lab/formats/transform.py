@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 from fp4lab.errors import InputError
 
@@ -28,11 +30,25 @@ class Hadamard:
     def __post_init__(self) -> None:
         if self.size < 1 or self.size > 4096 or self.size & (self.size - 1):
             raise InputError(f"size={self.size} of Hadamard is not a power of two from 1 to 4096")
+        if self.vector and len(self.vector) != self.size:
+            raise InputError(
+                f"signs of Hadamard has {len(self.vector)} entries for size={self.size}; "
+                "give one sign per entry, a seed, or None"
+            )
+        if any(sign not in (-1, 1) for sign in self.vector):
+            raise InputError(f"signs={self.signs} of Hadamard may hold only -1 and 1")
+
+    @cached_property
+    def vector(self) -> list[int]:
+        """The sign of every entry; empty where there are none.
+
+        A seed gives the bits of SHA-256("hadamard/<seed>/<n>"), n = 0, 1, .., least significant
+        bit of each byte first; a 1 is a minus.
+        """
+        if self.signs is None:
+            return []
         if isinstance(self.signs, tuple):
-            if len(self.signs) != self.size:
-                raise InputError(
-                    f"signs of Hadamard has {len(self.signs)} entries for size={self.size}; "
-                    "give one sign per entry, a seed, or None"
-                )
-            if any(s not in (-1, 1) for s in self.signs):
-                raise InputError(f"signs={self.signs} of Hadamard may hold only -1 and 1")
+            return list(self.signs)
+        texts = (f"hadamard/{self.signs}/{n}" for n in range(-(-self.size // 256)))
+        stream = b"".join(hashlib.sha256(text.encode()).digest() for text in texts)
+        return [1 - 2 * (stream[i // 8] >> (i % 8) & 1) for i in range(self.size)]

@@ -1,1 +1,5 @@
+"""Layers that obey a recipe."""
 
+from fp4lab.nn.linear import Linear
+
+__all__ = ["Linear"]

@@ -2,10 +2,10 @@
 
     y_j = (sum_k signs_k x_k H_kj) / sqrt(n),   H the Sylvester matrix of order n
 
-The sum runs over k = 0, 1, .. in float32 and is scaled last. The order is part of the definition: it
-is that of Transformer Engine's reference (a butterfly differs in the last bit of most float32
-results, which moves whole FP4 steps on data with ties). The result is rounded to x's dtype, as there,
-before amax is taken.
+The sum runs over k = 0, 1, .. in float32 and is scaled last. The order is part of the definition:
+it is that of Transformer Engine's reference (a butterfly differs in the last bit of most float32
+results, which moves whole FP4 steps on data with ties). The result is rounded to x's dtype, as
+there, before amax is taken.
 """
 
 from __future__ import annotations
@@ -16,20 +16,6 @@ import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError
-from fp4lab.formats import Hadamard
-from fp4lab.kernels.philox.reference import layer_key, random_bits
-
-
-@cache
-def resolve_signs(transform: Hadamard) -> tuple[int, ...]:
-    """The sign vector of a transform; empty where it has none, drawn by Philox from a seed."""
-    if transform.signs is None:
-        return ()
-    if isinstance(transform.signs, tuple):
-        return transform.signs
-    state = torch.tensor((*layer_key(transform.signs, "hadamard"), 0, 0))
-    words = random_bits(1, transform.size, state, stream=0, bits=32)[0]
-    return tuple(1 - 2 * (word & 1) for word in words.tolist())
 
 
 @cache

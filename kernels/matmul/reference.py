@@ -16,9 +16,15 @@ from fp4lab.formats import BlockFormat
 
 
 def epilogue_alpha(
-    epilogue_a: Tensor, epilogue_b: Tensor, a_format: BlockFormat, b_format: BlockFormat
+    epilogue_a: Tensor,
+    epilogue_b: Tensor,
+    a_format: BlockFormat | None,
+    b_format: BlockFormat | None,
 ) -> Tensor | None:
-    """The factor of the product: `[1]`, `[M, 1]`, `[1, N]`, `[M, N]`, or None where it is 1."""
+    """The factor of the product: `[1]`, `[M, 1]`, `[1, N]`, `[M, N]`, or None where it is 1.
+
+    An operand in high precision has no format and an empty epilogue.
+    """
     if epilogue_b.dim() == 2:
         epilogue_b = epilogue_b.t()
     if epilogue_a.numel() == 0 and epilogue_b.numel() == 0:
@@ -27,7 +33,10 @@ def epilogue_alpha(
         alpha = epilogue_b if epilogue_a.numel() == 0 else epilogue_a
     else:
         alpha = epilogue_a * epilogue_b
-    factor = a_format.amax_factor * b_format.amax_factor
+    factor = 1.0
+    for fmt in (a_format, b_format):
+        if fmt is not None:
+            factor *= fmt.amax_factor
     return alpha / factor if factor != 1.0 else alpha
 
 

@@ -1,8 +1,8 @@
 """One rounding routine for every element type.
 
-With `e = max(exponent(|x|), min_exponent)` the grid around x has the spacing `u = 2^(e - m)`. Adding
-and subtracting the number `2^(e + 23 - m)`, whose float32 spacing is just u, rounds |x| to the
-nearest multiple of u, ties to even, with no table, branch or cast:
+With `e = max(exponent(|x|), min_exponent)` the grid around x has the spacing `u = 2^(e - m)`.
+Adding and subtracting the number `2^(e + 23 - m)`, whose float32 spacing is just u, rounds |x| to
+the nearest multiple of u, ties to even, with no table, branch or cast:
 
     a = min(|x|, max);  big = 2^(e + 23 - m);  q = copysign((a + big) - big, x)
 
@@ -27,7 +27,7 @@ def _power_of_two(biased_exponent: Tensor) -> Tensor:
 
 
 def _grid_exponent(a: Tensor, element: ElementType) -> Tensor:
-    """Exponent bits (in place, still shifted by 23) of the binade whose spacing applies at a >= 0."""
+    """Exponent bits, still shifted by 23, of the binade whose spacing applies at a >= 0."""
     exponent = a.view(torch.int32) & _EXPONENT
     return exponent.clamp_(min=(127 + element.min_exponent) << 23)
 
@@ -157,10 +157,8 @@ def round_stochastic(
         whole = steps.floor()
         threshold = ((steps - whole) * 2.0**32).nan_to_num_().to(torch.int64)
         q = (whole + (random + threshold >= 1 << 32)) * spacing
-    if overflow == Overflow.SPECIAL:
-        q = _special(q, element)
-    else:
-        q = q.clamp(max=element.max_value)
+    special = overflow == Overflow.SPECIAL
+    q = _special(q, element) if special else q.clamp(max=element.max_value)
     return torch.copysign(q, x)
 
 
@@ -173,7 +171,8 @@ def encode(q: Tensor, element: ElementType) -> Tensor:
 
     Returns:
         uint8 codes (int16 bit patterns for 16-bit types). NaN becomes the type's NaN with all
-        magnitude bits set, and code 0 where the type has none; infinity without a code becomes NaN's.
+        magnitude bits set, and code 0 where the type has none; infinity without a code becomes
+        NaN's.
     """
     bits = q.view(torch.int32)
     if not element.has_zero:

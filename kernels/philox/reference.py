@@ -1,8 +1,8 @@
 """Philox4x32-10 and the layout of its words over a tensor.
 
-Philox (Salmon et al., SC 2011, "Parallel random numbers: as easy as 1, 2, 3") turns a 128-bit counter
-and a 64-bit key into four random 32-bit words with no state, so the noise of an element depends on
-nothing but where and when it is:
+Philox (Salmon et al., SC 2011, "Parallel random numbers: as easy as 1, 2, 3") turns a 128-bit
+counter and a 64-bit key into four random 32-bit words with no state, so the noise of an element
+depends on nothing but where and when it is:
 
     key     = (state[0] ^ (stream * 0x9E3779B9), state[1] ^ (bits * 0x85EBCA6B))
     counter = (column block, global row, step, microbatch)
@@ -14,8 +14,8 @@ and `bits` the mode. One counter serves 16 columns with 8 bits or 4 columns with
     bits=32    element (row, c): word c % 4 of block c // 4
 
 Rows and columns are those of the tensor as it is stored (tokens x features), also when blocks run
-along rows: a shard that knows its row numbers and column offset draws its own part of the same noise.
-A ragged last block draws whole words and drops the rest.
+along rows: a shard that knows its row numbers and column offset draws its own part of the same
+noise. A ragged last block draws whole words and drops the rest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MODE = 0x85EBCA6B
 
 
 def layer_key(seed: int, layer: str) -> tuple[int, int]:
-    """Two 32-bit words from a seed and a layer's name (SHA-256, so that no two layers correlate)."""
+    """Two 32-bit words from a seed and a layer's name (SHA-256: no two layers correlate)."""
     digest = hashlib.sha256(f"{seed}/{layer}".encode()).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
 
@@ -96,16 +96,14 @@ def random_bits(
     rows_M = torch.arange(num_rows, device=device) if row_ids is None else row_ids.to(torch.int64)
     state = state.to(torch.int64) & _MASK
     counter_4MB = torch.stack(
-        torch.broadcast_tensors(
-            blocks_B.unsqueeze(0), (rows_M & _MASK).unsqueeze(1), state[2], state[3]
-        )
+        [
+            part.expand(num_rows, len(blocks_B))
+            for part in (blocks_B, (rows_M & _MASK).unsqueeze(1), state[2], state[3])
+        ]
     )
     salt = torch.tensor((stream * _WEYL[0] & _MASK, bits * _MODE & _MASK), device=device)
     words = philox4x32(counter_4MB.flatten(1), state[:2] ^ salt)
     words_ML = words.t().contiguous().view(num_rows, -1)
-    if bits == 8:
-        noise = words_ML.view(torch.uint8)
-    else:
-        noise = words_ML.to(torch.int64) & _MASK
+    noise = words_ML.view(torch.uint8) if bits == 8 else words_ML.to(torch.int64) & _MASK
     start = column_offset - first * lanes
     return noise[:, start : start + num_columns]

@@ -1,8 +1,8 @@
 """Quantization of a matrix by any block format: the definition that faster versions equal.
 
-Letters: M x K the matrix (rows, columns; blocks run along K); R x C its blocks, of E = r * c elements
-each. Inside, a matrix is held as `[E, R, C]`, element by element of all blocks, so that block scales
-`[R, C]` broadcast and every operation runs over long contiguous rows.
+Letters: M x K the matrix (rows, columns; blocks run along K); R x C its blocks, of E = r * c
+elements each. Inside, a matrix is held as `[E, R, C]`, element by element of all blocks, so that
+block scales `[R, C]` broadcast and every operation runs over long contiguous rows.
 
 Ragged edges are padded with zeros to whole blocks and cropped again: a padded element never raises
 an amax and decodes to 0. Empty matrices give empty results with amax 0.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fp4lab.formats import BlockFormat, BlockScale, Level, Selection
+from fp4lab.formats import WHOLE, BlockFormat, Level, Selection
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
 from fp4lab.kernels.minifloat.reference import decode, encode, round_nearest, round_stochastic
@@ -198,7 +198,7 @@ def from_storage(
 
 
 def dequantized(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> Tensor:
-    """float32 values: element * ((block scale * amax) * fl(1/(C*M))), one level: element * scale."""
+    """float32: element * ((block scale * amax) * fl(1/(C*M))); one level: element * scale."""
     values, scale = encoded.values_ERC, encoded.decode_RC
     if scale is not None:
         if fmt.level != Level.NONE:
@@ -211,14 +211,15 @@ def dequantized(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> T
 def operand(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """A GEMM operand: element * block scale, and what is left for the epilogue.
 
-    The second level (as amax), or a single scale that covers whole rows, does not enter the product:
-    the operand then has at most 6 significant bits for NVFP4 and is exact in bf16. The epilogue is
-    `[1]`, `[M, 1]` or empty.
+    The second level (as amax), or a single scale that covers whole rows, does not enter the
+    product: the operand then has at most 6 significant bits for NVFP4 and is exact in bf16. The
+    epilogue is `[1]`, `[M, 1]` or empty.
     """
     values, scale = encoded.values_ERC, encoded.decode_RC
     if scale is None:
         return unblocked(values, fmt, shape), values.new_zeros(0)
     if fmt.whole_rows:
-        return unblocked(values, fmt, shape), scale.reshape(-1, 1) if fmt.block[0] else scale[0]
+        per_row = fmt.block == (1, WHOLE)
+        return unblocked(values, fmt, shape), scale.reshape(-1, 1) if per_row else scale[0]
     epilogue = encoded.amax.view(-1, 1) if fmt.level == Level.ROW else encoded.amax
     return unblocked(values * scale, fmt, shape), epilogue

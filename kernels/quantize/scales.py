@@ -70,7 +70,7 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
 
 
 def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
-    """MX: scale exponents in [-127, 127] by the scale rule, NaN for a block with NaN or infinity."""
+    """MX: exponents in [-127, 127] by the scale rule; a block with NaN or infinity is NaN."""
     element = fmt.element
     divided = fmt.scale_rule in (ScaleRule.ROUND_UP, ScaleRule.NEAREST)
     ideal = torch.div(block_amax, element.max_value) if divided else block_amax
@@ -96,7 +96,7 @@ def exp2(exponent: Tensor) -> Tensor:
 
 
 def _encode_first(block_amax: Tensor, fmt: BlockFormat) -> Scales:
-    """FP8 with float32 scales: multiplier M / amax (FLT_MAX at most), stored scale its reciprocal."""
+    """FP8 with float32 scales: multiplier M / amax (at most FLT_MAX), stored its reciprocal."""
     multiplier = torch.div(fmt.element.max_value, block_amax).clamp_(max=FLOAT_MAX)
     if fmt.scale_rule == ScaleRule.ROUND_UP:
         # rounding the multiplier down rounds the stored scale up; infinity's stays 0

@@ -1,0 +1,159 @@
+"""A linear layer whose three matrix products follow a recipe.
+
+It is a `torch.nn.Linear` (same parameters, same state-dict keys) with its own backward. Master
+weights are never changed, and nothing quantized outlives a step: weights are quantized anew in
+every forward, so any write to them is seen. Stochastic rounding depends on the layer's `noise`
+buffer alone (seed, name, step, microbatch), which the forward copies for its backward; activation
+checkpointing therefore rounds the same way in its recompute.
+
+Left out: a cache of quantized weights across microbatches, quantized storage of what is saved for
+the backward, and reduction of amax over processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4lab.functional import noise_state
+from fp4lab.nn import gemms
+from fp4lab.nn.gemms import How
+from fp4lab.recipes import LinearRecipe
+
+
+class Linear(torch.nn.Linear):
+    """`y = x W^T + b` with quantized products.
+
+    Args:
+        in_features: K.
+        out_features: N.
+        bias: whether there is a bias; it is added in high precision.
+        recipe: what each operand becomes; `LinearRecipe()` leaves all as they are.
+        layer_name: part of the key of the rounding noise; two layers should not share it.
+        seed: the other part.
+        ragged: "error", or "pad" to complete blocks with zeros where a dimension does not fit.
+        device: as in torch.nn.Linear.
+        dtype: of the parameters.
+
+    `forward` takes `[.., K]` and returns `[.., N]` in x's dtype (under autocast: autocast's, to
+    which x and W are cast first, as torch.nn.Linear does). Gradients have the dtypes of x, W and
+    b.
+
+    >>> from fp4lab import recipes
+    >>> layer = Linear(64, 32, recipe=recipes.get("nvfp4").linear)
+    >>> layer(torch.randn(2, 16, 64)).shape
+    torch.Size([2, 16, 32])
+    """
+
+    noise: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        recipe: LinearRecipe | None = None,
+        layer_name: str = "linear",
+        seed: int = 0,
+        ragged: str = "error",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self._configure(recipe or LinearRecipe(), layer_name, seed, ragged)
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: torch.nn.Linear,
+        *,
+        recipe: LinearRecipe,
+        layer_name: str,
+        seed: int = 0,
+        ragged: str = "error",
+    ) -> Linear:
+        """A layer that shares the parameters of `linear` (the same objects, not copies)."""
+        layer = cls.__new__(cls)
+        torch.nn.Module.__init__(layer)
+        layer.in_features, layer.out_features = linear.in_features, linear.out_features
+        layer.weight, layer.bias = linear.weight, linear.bias
+        layer.training = linear.training
+        layer._configure(recipe, layer_name, seed, ragged)
+        return layer
+
+    def _configure(self, recipe: LinearRecipe, layer_name: str, seed: int, ragged: str) -> None:
+        self.recipe = recipe
+        self.layer_name = layer_name
+        self.seed = seed
+        self.ragged = ragged
+        self._position = (0, 0)
+        self.register_buffer("noise", self._fresh_noise(), persistent=False)
+
+    def _fresh_noise(self) -> Tensor:
+        step, microbatch = self._position
+        noise = noise_state(self.seed, self.layer_name, step=step, microbatch=microbatch)
+        return noise.to(self.weight.device)
+
+    def set_step(self, step: int, microbatch: int = 0) -> None:
+        """Move the rounding noise on; part of the definition of a run (see `fp4lab.set_step`)."""
+        self._position = (step, microbatch)
+        self.noise[2] = step
+        self.noise[3] = microbatch
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
+        # `to_empty` leaves buffers uninitialised; this one is derived, so it is made again
+        super()._apply(fn, recurse)
+        self.noise = self._fresh_noise()
+        return self
+
+    def forward(self, input: Tensor) -> Tensor:
+        """`[.., K]` to `[.., N]`."""
+        x, weight = input, self.weight
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            x, weight = x.to(dtype), weight.to(dtype)
+        x_MK = x.reshape(-1, x.shape[-1])
+        how = (self.noise, self.ragged, self.layer_name)
+        y: Tensor = _QuantizedLinear.apply(x_MK, weight, self.recipe, *how)
+        y = y.view(*x.shape[:-1], self.out_features)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def extra_repr(self) -> str:
+        """Shapes and, in one phrase, what fprop does."""
+        products = f"{self.recipe.fprop.a} x {self.recipe.fprop.b}"
+        return f"{super().extra_repr()}, fprop={products}"
+
+
+class _QuantizedLinear(torch.autograd.Function):
+    """The three products; saves x and W as they came, and a copy of the noise state."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_MK: Tensor,
+        w_NK: Tensor,
+        recipe: LinearRecipe,
+        noise: Tensor,
+        ragged: str,
+        layer: str,
+    ) -> Tensor:
+        noise = noise.clone()
+        ctx.save_for_backward(x_MK, w_NK, noise)
+        ctx.recipe, ctx.ragged, ctx.layer = recipe, ragged, layer
+        return gemms.fprop(x_MK, w_NK, recipe, How(noise, ragged, layer)).to(x_MK.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, dy_MN: Tensor) -> tuple[Tensor | None, ...]:
+        x_MK, w_NK, noise = ctx.saved_tensors
+        how = How(noise, ctx.ragged, ctx.layer)
+        dx = dw = None
+        if ctx.needs_input_grad[0]:
+            dx = gemms.dgrad(dy_MN, w_NK, ctx.recipe, how).to(x_MK.dtype)
+        if ctx.needs_input_grad[1]:
+            dw = gemms.wgrad(dy_MN, x_MK, ctx.recipe, how).to(w_NK.dtype)
+        return dx, dw, None, None, None, None

@@ -1,0 +1,197 @@
+"""QuantizedTensor: codes, block scales, amax, format and logical shape; saved without pickle.
+
+A quantized tensor is a value, not a `torch.Tensor` subclass: it has no autograd and no implicit
+arithmetic. Codes and scales are plain bytes (`uint8`; float32 where a format's scales are), so
+every torch release can copy, move and store them. `amax` is kept instead of a tensor scale: its
+direction (encode or decode) is what other tools confuse, and an amax has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fp4lab import formats
+from fp4lab.errors import InputError
+from fp4lab.formats import BlockFormat
+from fp4lab.kernels import ops
+from fp4lab.specs.plain import from_plain, to_plain
+
+#: version of the metadata in a file; `amax` says that the second level is stored as amax
+FILE_CONVENTION = "fp4lab-1-amax"
+_PARTS = ("codes", "scales", "amax")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QuantizedTensor:
+    """A tensor in a block format.
+
+    Args:
+        codes: element codes of the matrix of rows along which blocks run: `[M, K]` uint8,
+            `[M, ceil(K/2)]` for 4-bit elements (even columns in the low nibble), int16 bit patterns
+            for 16-bit elements.
+        scales: block scales `[ceil(M/r), ceil(K/c)]`, bytes of the scale type or float32; `[0, 0]`
+            for a plain cast.
+        amax: second-level amax, float32 `[1]`, `[M]`, or `[0]` without a second level.
+        format: the block format.
+        shape: logical shape; all dimensions before the last are flattened to rows.
+        axis: -1, or -2 when blocks run along the rows: the stored matrix is then the transpose.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    amax: Tensor
+    format: BlockFormat
+    shape: torch.Size
+    axis: int = -1
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Rows and columns of the stored matrix (blocks run along its columns)."""
+        columns = self.shape[-1]
+        rows = self.shape[:-1].numel()
+        return (rows, columns) if self.axis == -1 else (columns, rows)
+
+    @property
+    def device(self) -> torch.device:
+        """Where codes and scales are."""
+        return self.codes.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes, scales and amax."""
+        return sum(part.numel() * part.element_size() for part in self.parts())
+
+    @property
+    def bits_per_value(self) -> float:
+        """Storage of one value, scales included; NaN for an empty tensor."""
+        return 8 * self.nbytes / self.shape.numel() if self.shape.numel() else float("nan")
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes, scales, amax."""
+        return self.codes, self.scales, self.amax
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The values, in the logical shape (computed in float32, then rounded to dtype)."""
+        matrix: Tensor = ops.dequantize(*self.parts(), self.format.ints, self.matrix_shape[1])
+        if self.axis == -2:
+            matrix = matrix.t()
+        return matrix.reshape(self.shape).to(dtype)
+
+    def to(self, device: torch.device | str) -> QuantizedTensor:
+        """A copy on another device (self where it is there already)."""
+        codes, scales, amax = (part.to(device) for part in self.parts())
+        return dataclasses.replace(self, codes=codes, scales=scales, amax=amax)
+
+    def equal(self, other: QuantizedTensor) -> bool:
+        """Whether both hold the same bits, format and shape."""
+        return (self.format, self.shape, self.axis) == (
+            other.format,
+            other.shape,
+            other.axis,
+        ) and all(
+            a.dtype == b.dtype and a.shape == b.shape and _same_bytes(a, b)
+            for a, b in zip(self.parts(), other.parts(), strict=True)
+        )
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.shape))
+        along = "" if self.axis == -1 else ", blocks along dim -2"
+        amax = ""
+        if self.amax.numel() == 1 and self.amax.device.type != "meta":
+            amax = f", amax {self.amax.item():.4g}"
+        return (
+            f"QuantizedTensor({self.format.name} {size}{along}, {self.bits_per_value:.2f} bits a "
+            f"value{amax}, {self.device})"
+        )
+
+
+def _same_bytes(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> None:
+    """Write tensors to one safetensors file.
+
+    Quantized tensors become `<name>.codes`, `<name>.scales` and `<name>.amax`, with format, shape
+    and axis in the metadata; others are stored as they are.
+    """
+    from safetensors.torch import save_file
+
+    flat: dict[str, Tensor] = {}
+    described: dict[str, object] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, QuantizedTensor):
+            parts = zip(_PARTS, tensor.parts(), strict=True)
+            flat.update({f"{name}.{part}": value.contiguous() for part, value in parts})
+            described[name] = {
+                "format": to_plain(tensor.format),
+                "shape": list(tensor.shape),
+                "axis": tensor.axis,
+            }
+        else:
+            flat[name] = tensor.contiguous()
+    metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
+    save_file(flat, str(path), metadata=metadata)
+
+
+def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
+    """Read what `save` wrote.
+
+    Raises:
+        InputError: not a safetensors file, another convention, or a missing or misshapen part (its
+            key is named).
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise InputError(f"path={str(path)!r} is not a whole safetensors file: {error}") from None
+    convention = metadata.get("convention")
+    if convention != FILE_CONVENTION:
+        raise InputError(
+            f"path={str(path)!r} has the convention {convention!r}, not {FILE_CONVENTION!r}; scales "
+            "of another tool mean something else, convert the file first"
+        )
+    tensors: dict[str, QuantizedTensor | Tensor] = {}
+    for name, description in json.loads(metadata["quantized"]).items():
+        try:
+            parts = [flat.pop(f"{name}.{part}") for part in _PARTS]
+        except KeyError as error:
+            raise InputError(f"path={str(path)!r} lacks the tensor {error}") from None
+        tensors[name] = _checked(name, parts, description)
+    return tensors | flat
+
+
+def _checked(name: str, parts: list[Tensor], description: Mapping[str, object]) -> QuantizedTensor:
+    fmt = from_plain(BlockFormat, description["format"], path=f"{name}.format", by_name=_by_name)
+    shape = torch.Size(description["shape"])  # type: ignore[arg-type]
+    axis = description["axis"]
+    if axis not in (-1, -2):
+        raise InputError(f"axis={axis!r} of {name!r} is neither -1 nor -2")
+    tensor = QuantizedTensor(parts[0], parts[1], parts[2], fmt, shape, int(str(axis)))
+    meta = torch.empty(tensor.matrix_shape, device="meta")
+    want = ops.quantize(meta, fmt.ints, False, 1, [], 0, None, 0, None, 0, None)
+    for part, has, expected in zip(_PARTS, parts, want, strict=True):
+        if has.shape != expected.shape or has.dtype != expected.dtype:
+            raise InputError(
+                f"{name}.{part} has the shape {tuple(has.shape)} and dtype {has.dtype}; format "
+                f"{fmt.name!r} of shape {tuple(shape)} needs {tuple(expected.shape)} and "
+                f"{expected.dtype}"
+            )
+    return tensor
+
+
+def _by_name(kind: type, name: str) -> object:
+    if kind is BlockFormat:
+        return formats.get(name)
+    return formats.ELEMENTS[name]
