@@ -194,8 +194,13 @@ class FitConfig:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the canonical JSON of every field that can change a weight, in hex."""
-        text = json.dumps(identity(self), sort_keys=True, separators=(",", ":"))
+        """SHA-256, in hex, of the canonical JSON of all that can change a bit and is no default.
+
+        Fields at their defaults are left out so that a new field keeps old hashes valid.
+        """
+        default = identity(type(self)())
+        changed = {key: value for key, value in identity(self).items() if value != default[key]}
+        text = json.dumps(changed, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -118,16 +118,16 @@ def _config(run: Path, task: Task | None) -> FitConfig:
         raise InputError(f"{path} is missing; a checkpoint is evaluated in its run's folder")
     table = toml.read(path)
     if "model" in table:
-        return toml.from_table(RunConfig, table)
+        return toml.from_table(table, RunConfig)
     if task is None:
         raise InputError(f"{path} does not say what was trained; give task=")
-    return toml.from_table(FitConfig, table)
+    return toml.from_table(table, FitConfig)
 
 
 def _recipe(run: Path) -> Recipe | None:
     path = run / RECIPE
     if not path.exists():
         return None
-    from fp4lab.recipes import Recipe
+    from fp4lab import recipes
 
-    return Recipe.from_toml(path.read_text(encoding="utf-8"))
+    return recipes.read(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fp4lab.errors import InputError
 from fp4lab.train.config import RunConfig
 from fp4lab.train.folder import FitResult
 from fp4lab.train.loop import OnEvent, fit
@@ -37,15 +36,10 @@ def default_folder(config: RunConfig) -> Path:
 
 
 def load_recipe(name: str) -> Recipe:
-    """A recipe by its name, or from a file whose name ends in .toml.
+    """A recipe by its name, or from a file whose name ends in .toml or .json.
 
-    Raises InputError for an unknown name, OSError for a missing file.
+    Raises InputError for an unknown name or a file that is no recipe, OSError for a missing file.
     """
     from fp4lab import recipes
 
-    if not name.endswith(".toml"):
-        return recipes.get(name)
-    try:
-        return recipes.Recipe.from_toml(Path(name).read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise InputError(f"recipe={name} is not UTF-8 text; give a TOML file") from None
+    return recipes.read(name) if name.endswith((".toml", ".json")) else recipes.get(name)

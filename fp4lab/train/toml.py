@@ -1,45 +1,41 @@
-"""Config dataclasses to TOML and back, exactly.
+"""Config dataclasses as TOML files.
 
-A field that is None is left out of the file, for TOML has no null, and comes back as its default;
-so a field whose type allows None must have None as its default or hold a value. Floats are written
-by `repr`, which is exact; strings as JSON strings, whose escapes TOML shares. A library for writing
-was left out: the values here are scalars in nested tables, which is all that this writes.
+Unlike `fp4lab.specs.plain`, which leaves defaults out, every field is written, so that the folder
+of a run keeps its meaning should a default change. None is written as an absent key: fields that
+may be None have it as their default.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import tomllib
-import types
-import typing
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError
+from fp4lab.specs import toml
+from fp4lab.specs.plain import from_plain
 
 T = TypeVar("T")
 
 
 def dumps(config: Any) -> str:
     """The TOML text of a (nested) config dataclass."""
-    lines: list[str] = []
-    _write(config, "", lines)
-    return "\n".join(lines).lstrip("\n") + "\n"
+    return toml.dumps(_table(config))
 
 
 def loads(text: str, cls: type[T], *, where: str = "config") -> T:
-    """The config in a TOML text; `where` names its origin in errors.
+    """The config in a TOML text; keys that are left out take their defaults.
 
     Raises InputError for broken TOML, an unknown key (with the nearest known one), a value of the
-    wrong type, and whatever the dataclass itself refuses.
+    wrong type, and whatever the dataclass itself refuses. `where` names the text in messages.
     """
-    return from_table(cls, _parse(text, where))
+    return from_table(parse(text, where=where), cls)
 
 
 def load(path: Path, cls: type[T]) -> T:
     """The config in a TOML file."""
-    return from_table(cls, read(path))
+    return from_table(read(path), cls)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -48,67 +44,26 @@ def read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; give a TOML file") from None
-    return _parse(text, str(path))
+    return parse(text, where=str(path))
 
 
-def from_table(cls: type[T], table: dict[str, Any], *, prefix: str = "") -> T:
-    """A dataclass from nested dictionaries; keys that are left out take their defaults."""
-    hints = typing.get_type_hints(cls)
-    known = [entry.name for entry in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in known:
-            raise unknown("config key", prefix + key, [prefix + name for name in known])
-        values[key] = _checked(prefix + key, value, hints[key])
-    return cls(**values)
-
-
-def _parse(text: str, where: str) -> dict[str, Any]:
+def parse(text: str, *, where: str) -> dict[str, Any]:
+    """The tables of a TOML text."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{where} is not valid TOML: {error}; correct that line") from None
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value if it has the type; an int where a float is wanted becomes one."""
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise InputError(f"{name}={value!r} is not a table; write it as [{name}]")
-        return from_table(typing.cast("type[Any]", hint), value, prefix=f"{name}.")
-    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    options = typing.get_args(hint) if is_union else (hint,)
-    for option in options:
-        if typing.get_origin(option) is Literal:
-            choices = typing.get_args(option)
-            if value not in choices:
-                raise unknown(name, value, choices)
-            return value
-        if option is float and type(value) is int:
-            return float(value)
-        if type(value) is option:
-            return value
-    wanted = " or ".join(o.__name__ for o in options if o is not types.NoneType)
-    raise InputError(f"{name}={value!r} has the wrong type; give a value of type {wanted}")
+def from_table(table: dict[str, Any], cls: type[T]) -> T:
+    """The config in the tables of a TOML file."""
+    return from_plain(cls, table, path="config")
 
 
-def _write(config: Any, name: str, lines: list[str]) -> None:
-    tables = []
-    for entry in dataclasses.fields(config):
-        value = getattr(config, entry.name)
-        if dataclasses.is_dataclass(value):
-            tables.append((f"{name}.{entry.name}".lstrip("."), value))
-        elif value is not None:
-            lines.append(f"{entry.name} = {_scalar(value)}")
-    for table, value in tables:
-        lines += ["", f"[{table}]"]
-        _write(value, table, lines)
-
-
-def _scalar(value: bool | float | str) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # DEL is the one character that JSON leaves raw and TOML forbids.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
+def _table(config: Any) -> dict[str, Any]:
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    return {
+        name: _table(value) if dataclasses.is_dataclass(value) else value
+        for name, value in values.items()
+        if value is not None
+    }
