@@ -196,7 +196,9 @@ def fake_quantize(
     if gradient not in ("identity", "masked"):
         raise unknown("gradient", gradient, ("identity", "masked"))
     arguments = _arguments(x, fmt, **how)[1:]
-    result: Tensor = _FakeQuantize.apply(x, arguments, gradient == "masked")
+    result: Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]
+        x, arguments, gradient == "masked"
+    )
     return result
 
 

@@ -159,8 +159,8 @@ def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
     convention = metadata.get("convention")
     if convention != FILE_CONVENTION:
         raise InputError(
-            f"path={str(path)!r} has the convention {convention!r}, not {FILE_CONVENTION!r}; scales "
-            "of another tool mean something else, convert the file first"
+            f"path={str(path)!r} has the convention {convention!r}, not {FILE_CONVENTION!r}; "
+            "scales of another tool mean something else, convert the file first"
         )
     tensors: dict[str, QuantizedTensor | Tensor] = {}
     for name, description in json.loads(metadata["quantized"]).items():

@@ -24,8 +24,8 @@ class Overflow(IntEnum):
 
     #: the largest finite number, infinity included (satfinite)
     SATURATE = 0
-    #: infinity where the type has one, else NaN; a type with neither saturates (IEEE 754,
-    #: ml_dtypes) SPECIAL = 1
+    #: infinity where the type has one, else NaN (IEEE 754, ml_dtypes); saturates without either
+    SPECIAL = 1
 
 
 class Rounding(Enum):

@@ -106,7 +106,7 @@ class Linear(torch.nn.Linear):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
         # `to_empty` leaves buffers uninitialised; this one is derived, so it is made again
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.noise = self._fresh_noise()
         return self
 
@@ -119,7 +119,9 @@ class Linear(torch.nn.Linear):
             x, weight = x.to(dtype), weight.to(dtype)
         x_MK = x.reshape(-1, x.shape[-1])
         how = (self.noise, self.ragged, self.layer_name)
-        y: Tensor = _QuantizedLinear.apply(x_MK, weight, self.recipe, *how)
+        y: Tensor = _QuantizedLinear.apply(  # type: ignore[no-untyped-call]
+            x_MK, weight, self.recipe, *how
+        )
         y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 

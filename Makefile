@@ -1,0 +1,69 @@
+# The commands of fp4lab; `make help` lists them. All of them run in .venv, which is made when needed.
+PYTHON ?= python3
+WORKERS ?= 2
+DEMO ?= runs/demo
+BIN := .venv/bin
+QUICK := not slow and not gpu and not network
+SLOW := slow and not gpu and not network
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check readme clean venv format lint types imports slow notebooks
+
+# One core a test process: two processes with two threads each are slower than with one.
+test slow notebooks: export OMP_NUM_THREADS := 1
+
+# $(call step,name,command): the name, the command, its time. A comma cannot stand in either.
+define step
+@printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) && \
+printf '== %s: passed in %d s\n' '$(1)' $$(($$(date +%s) - start))
+endef
+
+help:
+	@echo 'make demo    train one model under several precision recipes and write $(DEMO)/report.html'
+	@echo 'make test    the quick test suite'
+	@echo 'make check   formatting, lint, types, import order, slower tests, packages, notebooks;'
+	@echo '             one step alone: make format | lint | types | imports | slow | notebooks'
+	@echo 'make readme  write the results of make demo and of the golden tests into README.md'
+	@echo 'make clean   remove .venv and everything else that was built, but no runs'
+	@echo
+	@echo 'PYTHON=python3.12 chooses the interpreter of a new .venv, WORKERS=4 the test processes,'
+	@echo 'DEMO=folder the place of the demo.'
+
+venv:
+	@$(PYTHON) tools/venv.py
+
+demo: venv
+	@$(BIN)/fp4lab compare --out $(DEMO)
+	@echo 'report: $(abspath $(DEMO))/report.html'
+
+test: venv
+	$(call step,quick tests,$(BIN)/pytest -n $(WORKERS) -m "$(QUICK)" --durations 5 --durations-min 1)
+
+check: format lint types imports slow notebooks
+
+format: venv
+	$(call step,formatting,$(BIN)/ruff format --check --quiet --diff)
+
+lint: venv
+	$(call step,lint,$(BIN)/ruff check --quiet)
+
+types: venv
+	$(call step,types,$(BIN)/mypy && $(BIN)/mypy tools docs)
+
+imports: venv
+	$(call step,import order,$(BIN)/lint-imports)
+
+slow: venv
+	$(call step,slower tests and packages,$(BIN)/pytest -n $(WORKERS) -m "$(SLOW)" --timeout 600)
+
+notebooks: venv
+	$(call step,notebooks,$(BIN)/python tools/notebooks.py)
+
+readme: venv
+	@$(BIN)/pytest -n $(WORKERS) -k golden --junitxml build/golden.xml
+	@$(BIN)/python docs/update_readme.py $(DEMO)/summary.json build/golden.xml
+
+clean:
+	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache \
+		.hypothesis .import_linter_cache
+	find fp4lab kernels models tests tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

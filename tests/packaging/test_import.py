@@ -1,0 +1,57 @@
+"""What `import fp4lab` loads, and by which names the packages of the checkout can be imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("scipy", "matplotlib", "safetensors", "tyro", "rich", "jinja2")
+
+
+def run_python(code: str, *, cwd: Path, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python code in its own process, with PYTHONPATH set to `path`."""
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        command, check=False, cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+def test_import_loads_no_library_beyond_torch_numpy_and_einops(tmp_path: Path) -> None:
+    code = f"import sys, fp4lab; print(*[name for name in {HEAVY} if name in sys.modules])"
+    result = run_python(code, cwd=tmp_path, path=str(ROOT))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+@pytest.mark.parametrize("folder", ["kernels", "models"])
+def test_top_level_folder_is_refused_under_its_bare_name(folder: str) -> None:
+    result = run_python(f"import {folder}", cwd=ROOT)
+    assert result.returncode != 0
+    expected = f"ImportError: '{folder}' is the package fp4lab.{folder}; import it by that name"
+    assert result.stderr.splitlines()[-1] == expected
+
+
+@pytest.mark.parametrize("folder", ["kernels", "models"])
+def test_top_level_folder_is_a_package_of_fp4lab(folder: str) -> None:
+    code = f"import fp4lab.{folder} as package; print(package.__file__)"
+    result = run_python(code, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    assert Path(result.stdout.strip()).resolve() == ROOT / folder / "__init__.py"
+
+
+def test_editable_install_is_this_checkout(tmp_path: Path) -> None:
+    try:
+        importlib.metadata.distribution("fp4lab")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("fp4lab is not installed here, only on the path; make test installs it")
+    code = "import fp4lab.kernels, fp4lab.models; print(fp4lab.__file__)"
+    result = run_python(code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert Path(result.stdout.strip()).resolve() == ROOT / "fp4lab" / "__init__.py"
