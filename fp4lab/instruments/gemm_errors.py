@@ -27,10 +27,11 @@ from torch import Tensor, nn
 from fp4lab.formats import BlockFormat
 from fp4lab.functional import Error, compare, error, fake_quantize
 from fp4lab.instruments.error_rows import GEMMS, LayerErrors, OperandError, ProductError
-from fp4lab.kernels.hadamard.reference import hadamard, resolve_signs
+from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.nn import Linear, gemms
 from fp4lab.nn.gemms import STREAMS, How
 from fp4lab.recipes import Operand, Source
+from fp4lab.recipes.operands import FORWARD_OF, Place
 
 Rows: TypeAlias = tuple[list[OperandError], list[ProductError]]
 
@@ -107,72 +108,77 @@ class _LayerGemms:
     def dgrad(self, dy_MN: Tensor) -> Rows:
         """dY W."""
         dx_MK = gemms.dgrad(dy_MN, self.w_NK, self.recipe, self.how)
-        return self._rows("dgrad", dy_MN, self.w_NK.t(), dx_MK)
+        return self._rows("dgrad", dy_MN, self.w_NK, dx_MK)
 
     def wgrad(self, dy_MN: Tensor) -> Rows:
         """dY^T X."""
         dw_NK = gemms.wgrad(dy_MN, self.x_MK, self.recipe, self.how)
-        return self._rows("wgrad", dy_MN.t(), self.x_MK.t(), dw_NK)
+        return self._rows("wgrad", dy_MN, self.x_MK, dw_NK)
 
-    def _rows(self, gemm: str, a: Tensor, b: Tensor, quantized: Tensor) -> Rows:
-        """Both operands, contracted along their last axis, and their product."""
-        operands = [
-            self._row(gemm, side, label, x)
-            for side, label, x in zip(("a", "b"), GEMMS[gemm], (a, b), strict=False)
-        ]
-        exact = a.to(torch.float64) @ b.to(torch.float64).t()
-        figures = _plain(compare(quantized, exact))
+    def _rows(self, gemm: str, a: Tensor, b: Tensor, result: Tensor) -> Rows:
+        """Both operands, as they are stored, and their product."""
+        operands = []
+        for side, label, stored in zip(("a", "b"), GEMMS[gemm], (a, b), strict=False):
+            _, figures, fmt = self.operand(gemm, side, stored)
+            name = fmt.name if fmt else None
+            operands.append(OperandError(self.name, gemm, label, name, **_plain(figures)))
+        dims = (CONTRACTED[gemm, "a"],), (CONTRACTED[gemm, "b"],)
+        exact = torch.tensordot(a.to(torch.float64), b.to(torch.float64), dims=dims)
+        figures = compare(result, exact)
         product = ProductError(
-            layer=self.name,
-            gemm=gemm,
-            product=GEMMS[gemm][2],
-            **{key: figures[key] for key in ("sqnr_db", "relative_mse", "cosine", "gain")},
-        )
+            self.name, gemm, GEMMS[gemm][2],
+            **{key: _plain(figures)[key] for key in ("sqnr_db", "relative_mse", "cosine", "gain")},
+        )  # fmt: skip
         return operands, [product]
 
-    def _row(self, gemm: str, side: str, label: str, x: Tensor) -> OperandError:
-        _, figures, fmt = self.operand(gemm, side, x)
-        name = fmt.name if fmt else None
-        return OperandError(self.name, gemm, label, name, **_plain(figures))
+    def operand(
+        self, gemm: str, side: str, stored: Tensor
+    ) -> tuple[Tensor, Error, BlockFormat | None]:
+        """X, W or dY as it enters the product, its error, and its format.
 
-    def operand(self, gemm: str, side: str, x: Tensor) -> tuple[Tensor, Error, BlockFormat | None]:
-        """x (contracted along its rows) as it enters the product, its error, and its format."""
-        operand, stream = self.recipe.operand((gemm, side)), STREAMS[gemm, side]
+        The result has the layout of `stored`, as the rounding noise belongs to its elements.
+        """
+        place, operand = (gemm, side), self.recipe.operand((gemm, side))
         if operand.source == Source.HIGH_PRECISION:
-            return self._quantized(operand, x, stream)
-        first = ("fprop", _FORWARD_SIDE[gemm])
-        # fprop quantized the same tensor along its other axis
-        copy, figures, fmt = self._quantized(self.recipe.operand(first), x.t(), STREAMS[first])
-        result, again, new_fmt = self._quantized(operand, copy.t(), stream)
+            return self._quantized(operand, stored, place)
+        first = FORWARD_OF[place]
+        copy, figures, fmt = self._quantized(self.recipe.operand(first), stored, first)
+        result, again, new_fmt = self._quantized(operand, copy, place)
         saturation = (again if new_fmt else figures).saturation
-        reference = _transformed(operand, x)
+        reference = _transformed(operand, stored, CONTRACTED[place])
         return result, compare(result, reference, saturation=saturation), new_fmt or fmt
 
     def _quantized(
-        self, operand: Operand, x: Tensor, stream: int
+        self, operand: Operand, stored: Tensor, place: Place
     ) -> tuple[Tensor, Error, BlockFormat | None]:
-        x = _transformed(operand, x)
+        x = _transformed(operand, stored, CONTRACTED[place])
         if operand.format is None:
             return x, compare(x, x, saturation=0.0), None
         how: dict[str, Any] = {
             "rounding": operand.rounding,
             "noise": self.how.noise,
-            "stream": stream,
+            "stream": STREAMS[place],
+            "axis": CONTRACTED[place] - 2,
             "ragged": self.how.ragged,
         }
         quantized = fake_quantize(x.to(torch.float32), operand.format, **how)
         return quantized, error(x, operand.format, **how), operand.format
 
 
-#: the side of fprop that the b operand of a backward GEMM comes from
-_FORWARD_SIDE = {"dgrad": "b", "wgrad": "a"}
+#: the dimension of X_MK, W_NK or dY_MN that the product contracts
+CONTRACTED: dict[Place, int] = {
+    ("fprop", "a"): 1,
+    ("fprop", "b"): 1,
+    ("dgrad", "a"): 1,
+    ("dgrad", "b"): 0,
+    ("wgrad", "a"): 0,
+    ("wgrad", "b"): 0,
+}
 
 
-def _transformed(operand: Operand, x: Tensor) -> Tensor:
+def _transformed(operand: Operand, stored: Tensor, dim: int) -> Tensor:
     transform = operand.hadamard
-    if transform is None:
-        return x
-    return hadamard(x, transform.size, resolve_signs(transform), dim=1)
+    return stored if transform is None else hadamard(stored, transform.size, transform.vector, dim)
 
 
 def _plain(figures: Error) -> dict[str, Any]:

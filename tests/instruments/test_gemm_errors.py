@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fp4lab.functional import error
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fp4lab import formats, recipes
+from fp4lab.functional import error
 from fp4lab.instruments.error_rows import GEMMS, LayerErrors, OperandError
 from fp4lab.instruments.gemm_errors import _LayerGemms, gemm_errors
 from fp4lab.nn import Linear, gemms
@@ -70,7 +70,7 @@ def test_gaussian_operands_give_the_known_constants() -> None:
     assert y.relative_mse == pytest.approx((x.relative_mse or 0) + (w.relative_mse or 0), rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["mxfp4", "nvfp4_base", "mxfp8"])
+@pytest.mark.parametrize("name", ["nvfp4_base", "mxfp8"])
 def test_operands_from_high_precision_agree_with_error(name: str) -> None:
     recipe = recipes.get(name).linear or LinearRecipe()
     model, x, errors = one_layer_errors(recipe)
@@ -98,13 +98,15 @@ def test_the_operands_measured_are_those_multiplied(name: str) -> None:
     how = measured.how
     cases = {
         "fprop": (x, w, gemms.fprop(x, w, recipe, how)),
-        "dgrad": (dy, w.t(), gemms.dgrad(dy, w, recipe, how)),
-        "wgrad": (dy.t(), x.t(), gemms.wgrad(dy, x, recipe, how)),
+        "dgrad": (dy, w, gemms.dgrad(dy, w, recipe, how)),
+        "wgrad": (dy, x, gemms.wgrad(dy, x, recipe, how)),
     }
     for gemm, (a, b, result) in cases.items():
         qa, qb = (measured.operand(gemm, side, t)[0].double() for side, t in (("a", a), ("b", b)))
-        bound = (qa.abs() @ qb.abs().t()) * (qa.shape[1] + 4) * 2.0**-24
-        assert ((qa @ qb.t()).sub_(result).abs() <= bound).all(), gemm
+        qa = qa.t() if gemm == "wgrad" else qa
+        qb = qb.t() if gemm == "fprop" else qb
+        bound = (qa.abs() @ qb.abs()) * (qa.shape[1] + 4) * 2.0**-24
+        assert ((qa @ qb).sub_(result).abs() <= bound).all(), gemm
 
 
 class Net(nn.Module):
