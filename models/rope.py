@@ -34,7 +34,7 @@ def rope_tables(
 
 
 def apply_rope(x_BTHK: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn every head by its position's angle; computed in float32, returned in x's dtype."""
+    """Turn every head by its position's angle, in float32 or wider, and return it in x's dtype."""
     cos_T1K, sin_T1K = tables
     swapped_BTHK = x_BTHK.roll(x_BTHK.shape[-1] // 2, -1)
     return torch.addcmul(x_BTHK * cos_T1K, swapped_BTHK, sin_T1K).to(x_BTHK.dtype)

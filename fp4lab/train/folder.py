@@ -69,48 +69,59 @@ class FitResult:
         return cls(folder=folder, **read_json(path)) if path.exists() else None
 
 
-def prepare(
-    folder: Path,
+def record(
     config: FitConfig,
     *,
     recipe: Recipe | None,
     data: dict[str, Any] | None,
     environment: dict[str, Any],
-    report: Callable[[str], None],
-) -> None:
-    """Make a new run's folder, or check that the run in it is this one.
-
-    Raises InputError, with what differs, if the folder holds another run or other files. A changed
-    environment is only reported and noted, because the bits may still be the same.
-    """
-    record = {
+) -> dict[str, Any]:
+    """What environment.json holds; the run is the same if config, recipe and data are."""
+    return {
         "config_hash": config.hash,
         "recipe": None if recipe is None else {"name": recipe.name, "hash": recipe.hash},
         "data": data,
         "environment": environment,
     }
+
+
+def check(
+    folder: Path, config: FitConfig, now: dict[str, Any], *, report: Callable[[str], None]
+) -> None:
+    """Accept a folder that does not exist, is empty or holds the run that `now` records.
+
+    Raises InputError, with what differs, if it holds another run or other files. A changed
+    environment is only reported and noted, because the bits may still be the same.
+    """
     if (folder / CONFIG).exists():
-        _check(folder, config, record, report)
+        _check_run(folder, config, now, report)
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    others = sorted({path.name for path in folder.iterdir()} - _BEFORE_CONFIG)
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    others = sorted(found - _BEFORE_CONFIG)
     if others:
         raise InputError(
             f"folder={folder} holds {others[0]!r} but no run; give an empty or a new folder"
         )
-    write_json(folder / ENVIRONMENT, record)
+
+
+def create(folder: Path, config: FitConfig, now: dict[str, Any], *, recipe: Recipe | None) -> None:
+    """Make the folder of a new run; one that is a run already is left as it is."""
+    if (folder / CONFIG).exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / ENVIRONMENT, now)
     if recipe is not None:
         write_text(folder / RECIPE, recipe.to_toml())
     write_text(folder / CONFIG, toml.dumps(config))
 
 
-def _check(
-    folder: Path, config: FitConfig, record: dict[str, Any], report: Callable[[str], None]
+def _check_run(
+    folder: Path, config: FitConfig, new: dict[str, Any], report: Callable[[str], None]
 ) -> None:
     found = differences(toml.load(folder / CONFIG, type(config)), config)
     old = read_json(folder / ENVIRONMENT)
     for key, part in (("recipe", "hash"), ("data", "sha256")):
-        before, now = ((one.get(key) or {}).get(part) for one in (old, record))
+        before, now = ((one.get(key) or {}).get(part) for one in (old, new))
         if before != now:
             found.append(f"{key} ({part} {str(before)[:12]}, now {str(now)[:12]})")
     if found:
@@ -119,7 +130,7 @@ def _check(
             f"give another folder, or the {CONFIG} of this one"
         )
     last = (old.get("resumed") or [old["environment"]])[-1]
-    now = record["environment"]
+    now = new["environment"]
     if last != now:
         changed = [
             f"{key} {last.get(key)} -> {now[key]}" for key in now if last.get(key) != now[key]

@@ -17,12 +17,14 @@ from fp4lab.errors import NonFiniteError
 from fp4lab.instruments.nonfinite import describe
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import environment, metrics
+from fp4lab.train import folder as folders
 from fp4lab.train.checkpoint import Checkpoint
 from fp4lab.train.config import FitConfig
 from fp4lab.train.evaluate import eval_event
-from fp4lab.train.folder import CHECKPOINTS, METRICS, FitResult, prepare
+from fp4lab.train.folder import CHECKPOINTS, METRICS, FitResult
 from fp4lab.train.forward import Forward, reproducible
 from fp4lab.train.metrics import Event, MetricsFile
+from fp4lab.train.progress import tensorboard
 from fp4lab.train.stop import StopRequest
 from fp4lab.train.task import MeasuredTask, Task
 from fp4lab.train.tensors import (
@@ -85,21 +87,17 @@ class _Run:
         self.config = config
         self.folder = folder
         self.world = world
-        self.on_event = on_event if world.rank == 0 else None
+        self.listeners = [on_event] if on_event is not None and world.rank == 0 else []
         self.measured = task if isinstance(task, MeasuredTask) else None
         self.data = self.measured.identity() if self.measured else None
         self.tokens = 0
         self.step = 0
         self.log: MetricsFile | None = None
         if world.rank == 0:
-            prepare(
-                folder,
-                config,
-                recipe=recipe,
-                data=self.data,
-                environment=environment.describe(world),
-                report=self._notice,
+            self.record = folders.record(
+                config, recipe=recipe, data=self.data, environment=environment.describe(world)
             )
+            folders.check(folder, config, self.record, report=self._notice)
 
     def finished(self) -> FitResult | None:
         """The result, if the run has come to its end before; the same answer on all ranks."""
@@ -112,8 +110,13 @@ class _Run:
         """Train from the newest checkpoint, or from the start, to the end or a wish to stop."""
         self.forward = Forward.build(self.task, self.recipe, self.config, self.world)
         self.updater = Updater(self.forward)
-        self._restore()
         self.flops = self._relative_flops()
+        if self.world.rank == 0:
+            # Only now, for what has failed so far should not leave a run behind.
+            if self.config.tensorboard:
+                self.listeners.append(tensorboard(self.folder / "tensorboard"))
+            folders.create(self.folder, self.config, self.record, recipe=self.recipe)
+        self._restore()
         if self.world.rank == 0:
             self.log = MetricsFile(self.folder / METRICS, step=self.step)
         try:
@@ -251,5 +254,5 @@ class _Run:
         self._report({"kind": "notice", "step": self.step, "text": text})
 
     def _report(self, event: Event) -> None:
-        if self.on_event is not None:
-            self.on_event(event)
+        for listener in self.listeners:
+            listener(event)

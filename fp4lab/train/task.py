@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from fp4lab.errors import InputError
+
 if TYPE_CHECKING:
     from fp4lab.data import TokenBatches
     from fp4lab.models import GPT, GPTConfig
@@ -74,10 +76,16 @@ class LanguageTask:
         from fp4lab.models import get_preset
 
         model = replace(get_preset(config.model.preset), **config.model.overrides())
+        length = config.data.sequence_length
+        if length > model.context_length:
+            raise InputError(
+                f"data.sequence_length={length} is longer than the model's context_length="
+                f"{model.context_length}; shorten it or set model.context_length"
+            )
         return cls(
             model=model,
             source=config.data.source,
-            sequence_length=config.data.sequence_length,
+            sequence_length=length,
             batch_size=config.batch_size,
             validation_fraction=config.data.validation_fraction,
             eval_windows=config.data.eval_windows,

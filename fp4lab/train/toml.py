@@ -42,6 +42,8 @@ def read(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"config={path} does not exist; give the path of a TOML file") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; give a TOML file") from None
     return parse(text, where=str(path))
