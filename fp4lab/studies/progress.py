@@ -7,6 +7,7 @@ ten seconds. The remaining time is what is left over the speed since the start, 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._file_id = 0
         self.step = 0
         self.loss: float | None = None
 
@@ -34,8 +36,10 @@ class Tail:
         if not self._path.is_file():
             return
         with self._path.open("rb") as file:
-            if file.seek(0, 2) < self._offset:  # a resumed run cut the file back
-                self._offset = 0
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._file_id or status.st_size < self._offset:
+                self._offset = 0  # a resumed run replaced the file
+            self._file_id = status.st_ino
             file.seek(self._offset)
             chunk = file.read()
         whole = chunk[: chunk.rfind(b"\n") + 1]

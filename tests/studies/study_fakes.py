@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch import Tensor, nn
 
 from fp4lab.errors import InputError, NonFiniteError
 
@@ -62,3 +66,30 @@ class Silent:
 
     def failed(self, name: str, reason: str) -> None:
         self.failures[name] = reason
+
+
+def build_classifier() -> nn.Module:
+    """A module of a size that every block format divides."""
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
+
+
+def classified_batch(index: int) -> tuple[Tensor, Tensor]:
+    """Batch of an index: noisy inputs whose class is their largest entry."""
+    generator = torch.Generator().manual_seed(index)
+    x = torch.randn(64, 32, generator=generator)
+    return x, x.argmax(dim=1)
+
+
+@dataclass(frozen=True)
+class KillingBatches:
+    """The same batches, but the process that first asks for batch `at` is killed."""
+
+    marker: Path
+    at: int
+
+    def __call__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.at:
+            with contextlib.suppress(FileExistsError):
+                self.marker.touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return classified_batch(index)

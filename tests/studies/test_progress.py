@@ -34,6 +34,11 @@ def test_tail_takes_whole_lines_only_and_follows_a_cut(tmp_path: Path) -> None:
     path.write_text(line(1, 1.75))
     tail.read()
     assert (tail.step, tail.loss) == (1, 1.75)
+    longer = tmp_path / "new"
+    longer.write_text(line(1, 1.125) + line(2, 0.5))
+    longer.replace(path)
+    tail.read()
+    assert (tail.step, tail.loss) == (2, 0.5)
 
 
 def jobs_in(folder: Path) -> list[Job]:
