@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from fp4lab.report import words
 from fp4lab.report.error_map import share_map, sqnr_map
 from fp4lab.report.figures import gap_bars, loss_curves, relative_curves
 from fp4lab.report.folder import Findings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fp4lab.instruments.error_rows import GEMMS, LayerErrors
 from fp4lab.report import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.figure import Figure
 
 LABELLED_LAYERS = 40
 Column = tuple[str, str]
@@ -64,9 +66,7 @@ def _map(
     }
     most = max((len(rows) for rows in layers.values()), default=1)
     width = 0.36 * len(columns) * max(len(tables), 1)
-    figure = Figure(
-        figsize=(max(width + 2.4, 5.0), 1.3 + min(0.24 * most, 14.0)), layout="constrained"
-    )
+    figure = style.new_figure(max(width + 2.4, 5.0), 1.3 + min(0.24 * most, 14.0))
     grid = figure.subplots(1, max(len(tables), 1), squeeze=False)[0]
     low, high = _range(list(tables.values()))
     mesh: QuadMesh | None = None

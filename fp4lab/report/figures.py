@@ -6,14 +6,17 @@ Curves are smoothed and thinned for the eye only: the numbers come from `summary
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fp4lab.report import style
 from fp4lab.report.curves import Curve, relative_difference, smooth, thin
 from fp4lab.report.summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Curves = Mapping[str, Mapping[int, Curve]]
 
@@ -28,7 +31,7 @@ def loss_curves(curves: Curves, baseline: str) -> Figure:
 
     `curves[recipe][seed]`; one line a run, one colour a recipe.
     """
-    figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+    figure = style.new_figure(7.6, 4.2)
     ax = style.axes(figure, "step", "loss (nats)")
     colours, dashes = style.colours(list(curves), baseline), style.dashes(list(curves))
     tail: list[float] = []
@@ -56,7 +59,7 @@ def _focus(ax: Axes, values: Sequence[float]) -> None:
 
 def relative_curves(curves: Curves, baseline: str) -> Figure:
     """Loss in percent above the baseline's, per recipe, mean over the seeds that both have."""
-    figure = Figure(figsize=(7.6, 3.6), layout="constrained")
+    figure = style.new_figure(7.6, 3.6)
     ax = style.axes(figure, "step", f"loss above {baseline} (%)")
     colours, dashes = style.colours(list(curves), baseline), style.dashes(list(curves))
     ax.axhline(0.0, color=style.GREY, linewidth=1.0)
@@ -87,7 +90,7 @@ def gap_bars(summary: Summary) -> Figure:
     """The final gap of each recipe in nats; whiskers are the confidence interval over the seeds."""
     names = [n for n in summary.order if summary.recipes[n].gap is not None]
     names = [n for n in names if n != summary.baseline]
-    figure = Figure(figsize=(7.6, 0.9 + 0.45 * max(len(names), 1)), layout="constrained")
+    figure = style.new_figure(7.6, 0.9 + 0.45 * max(len(names), 1))
     ax = style.axes(figure, f"validation loss above {summary.baseline} (nats)", "")
     colours = style.colours(summary.order, summary.baseline)
     for row, name in enumerate(names):

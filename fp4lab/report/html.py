@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import jinja2
-
 from fp4lab.instruments.error_rows import GEMMS, LayerErrors, ProductError
 from fp4lab.report import style, words
 from fp4lab.report.drawings import Drawing, drawings
@@ -39,6 +37,8 @@ def write(folder: Path) -> Path:
 
 def render(found: Findings, shown: list[Drawing]) -> str:
     """The page as text."""
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fp4lab.report"),
         autoescape=True,

@@ -10,9 +10,11 @@ told apart without colour.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK = "#1e2226"
 GREY = "#7f8489"
@@ -31,6 +33,13 @@ def colours(names: Sequence[str], baseline: str) -> dict[str, str]:
 def dashes(names: Sequence[str]) -> dict[str, str | tuple[int, tuple[int, ...]]]:
     """A line style for each recipe."""
     return {name: DASHES[i % len(DASHES)] for i, name in enumerate(names)}
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, sizes in inches; matplotlib is imported only when one is drawn."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def axes(figure: Figure, x_label: str, y_label: str) -> Axes:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import io
 import re
-
-import matplotlib
-from markupsafe import Markup, escape
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from fp4lab.report.style import INK
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
 
 NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
 def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
     """The figure as an `<svg>` element; `name` makes its ids unique, `alt` says what it shows."""
+    import matplotlib
+    from markupsafe import Markup, escape
+
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", transparent=True, metadata=NO_METADATA)

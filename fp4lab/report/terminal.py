@@ -10,10 +10,13 @@ from fp4lab.report.summary import Summary
 
 def table(summary: Summary) -> Table:
     """One row a recipe, best first, failed ones last."""
-    level = f"{100 * summary.confidence:g} %"
+    has_intervals = any(recipe.interval for recipe in summary.recipes.values())
     shown = Table(title=f"validation loss against {summary.baseline}", title_justify="left")
     shown.add_column("recipe", no_wrap=True)
-    for heading in ("loss", "gap (nats)", "gap (%)", f"{level} interval", "seeds", "step time"):
+    headings = ["loss", "gap (nats)", "gap (%)", "seeds", "step time"]
+    if has_intervals:
+        headings.insert(3, f"{100 * summary.confidence:g} % interval")
+    for heading in headings:
         shown.add_column(heading, justify="right")
     shown.add_column("verdict")
     for name in summary.order:
@@ -21,14 +24,14 @@ def table(summary: Summary) -> Table:
         gap, percent = recipe.gap, recipe.gap_percent
         if words.is_baseline(recipe):
             gap = percent = None
-        shown.add_row(
-            name,
+        cells = [
             words.number(recipe.val_loss),
             words.number(gap, sign=True),
             words.number(percent, 2, sign=True),
-            words.interval(recipe.interval),
             words.seeds(recipe),
-            "1" if words.is_baseline(recipe) and recipe.step_time_ratio else words.ratio(recipe),
-            recipe.verdict,
-        )
+            words.number(recipe.step_time_ratio, 2),
+        ]
+        if has_intervals:
+            cells.insert(3, words.interval(recipe.interval))
+        shown.add_row(name, *cells, recipe.verdict)
     return shown

@@ -92,7 +92,7 @@ def compare(
         baseline=baseline or next(iter(table)),
         config=config,
         folder=Path(out),
-        settings=_settings(config) | fingerprint(task),
+        settings=settings(config) | fingerprint(task),
         facts={"Training": _training_facts(config, seeds)},
         jobs=jobs,
         confidence=confidence,
@@ -143,14 +143,14 @@ def compare_runs(config: CompareConfig, *, console: Console | None = None) -> Co
             " give more steps."
         )
     console = console or Console(stderr=True)
-    console.print(note, highlight=False)
+    console.print(note, highlight=False, soft_wrap=True)
     plan = Plan(
         tasks=tasks,
         recipes=table,
         baseline=config.baseline or next(iter(table)),
         config=run,
         folder=config.out,
-        settings=_settings(run) | {"data.sha256": data["sha256"]},
+        settings=settings(run) | {"data.sha256": data["sha256"]},
         facts={
             "Training": _training_facts(run, config.seeds),
             "Data": {key.replace("num_", ""): str(value) for key, value in data.items()},
@@ -200,9 +200,10 @@ def _seeds(config: FitConfig, count: int) -> range:
     return range(config.seed, config.seed + count)
 
 
-def _settings(config: FitConfig) -> dict[str, Any]:
+def settings(config: FitConfig) -> dict[str, Any]:
+    """The fields that must not change between two calls for the same folder."""
     return {key: value for key, value in identity(config).items() if key not in PER_RUN}
 
 
 def _training_facts(config: FitConfig, seeds: int) -> dict[str, str]:
-    return {"seeds": str(seeds)} | {key: str(value) for key, value in _settings(config).items()}
+    return {"seeds": str(seeds)} | {key: str(value) for key, value in settings(config).items()}

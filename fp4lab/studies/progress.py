@@ -106,7 +106,7 @@ class RunsProgress:
 
     def say(self, line: str) -> None:
         """Print a line above the bars."""
-        self._console.print(line, markup=False, highlight=False)
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def failed(self, name: str, reason: str) -> None:
         """Say that a run failed, and expect no more of its steps."""
@@ -144,6 +144,8 @@ class RunsProgress:
         speed = (done - self._before) / max(time.monotonic() - self._started, 1e-9)
         if speed <= 0:
             return ""
+        if done >= self._total:
+            return "measuring"
         seconds = round((self._total - done) / speed)
         return f"{seconds // 60}:{seconds % 60:02d} left"
 

@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from fp4lab.errors import InputError
 
@@ -64,6 +63,8 @@ def student_interval(values: Sequence[float], confidence: float) -> tuple[float,
         raise InputError(f"confidence={confidence} must lie between 0 and 1; use 0.95")
     if len(values) < 2:
         return None
+    from scipy.special import stdtrit
+
     mean = float(np.mean(values))
     half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * standard_error(values)
     return mean - half, mean + half

@@ -50,7 +50,10 @@ def open_folder(plan: Plan, console: Console) -> int:
         hashes = {**old["recipes"], **hashes}
         if old["threads"] != threads:
             threads = int(old["threads"])
-            console.print(f"threads of a run stay at {threads}, with which {plan.folder} began")
+            console.print(
+                f"threads of a run stay at {threads}, with which {plan.folder} began",
+                soft_wrap=True,
+            )
     elif others := sorted(entry.name for entry in plan.folder.iterdir() if entry.name != LOCK):
         raise InputError(
             f"out={plan.folder} holds {others[0]!r} and no comparison; give a new or empty folder"
