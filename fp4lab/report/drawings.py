@@ -66,7 +66,6 @@ def drawings(found: Findings) -> Iterator[Drawing]:
 
 def _error_drawings(found: Findings) -> Iterator[Drawing]:
     baseline = found.summary.baseline
-    # The baseline's 50 dB would leave no colours to tell the others apart.
     errors = {name: e for name, e in found.errors.items() if name != baseline and e.operands}
     if not errors:
         return
@@ -79,8 +78,8 @@ def _error_drawings(found: Findings) -> Iterator[Drawing]:
         "sqnr",
         "Where the error arises",
         sqnr_map(errors),
-        "Signal to quantization noise of the trained model on one validation batch, against full"
-        f" precision on the same tensors; higher is better. {where}",
+        "Signal to quantization noise of each trained model on its last training batch, against"
+        f" full precision on the same tensors; higher is better. {where}",
         f"Heat map: SQNR in dB of every layer's operands and products for {names}.",
     )
     yield Drawing(

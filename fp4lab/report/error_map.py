@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELLED_LAYERS = 40
+#: better cells share one colour, or a layer in BF16 would leave none to tell the others apart
+BEST_SHOWN_DB = 40.0
 Column = tuple[str, str]
 
 
@@ -31,7 +33,7 @@ def sqnr_map(errors: Mapping[str, LayerErrors]) -> Figure:
         | {(row.layer, row.gemm, row.product): row.sqnr_db for row in found.products}
         for name, found in errors.items()
     }
-    return _map(errors, cells, columns, "SQNR (dB)", "viridis")
+    return _map(errors, cells, columns, "SQNR (dB)", "viridis", most=BEST_SHOWN_DB)
 
 
 def share_map(
@@ -55,6 +57,8 @@ def _map(
     columns: Sequence[Column],
     label: str,
     colours: str,
+    *,
+    most: float = np.inf,
 ) -> Figure:
     layers = {name: _layers(found) for name, found in errors.items()}
     tables = {
@@ -64,11 +68,11 @@ def _map(
         ).reshape(len(layers[name]), len(columns))
         for name in errors
     }
-    most = max((len(rows) for rows in layers.values()), default=1)
+    longest = max((len(rows) for rows in layers.values()), default=1)
     width = 0.36 * len(columns) * max(len(tables), 1)
-    figure = style.new_figure(max(width + 2.4, 5.0), 1.3 + min(0.24 * most, 14.0))
+    figure = style.new_figure(max(width + 2.4, 5.0), 1.3 + min(0.24 * longest, 14.0))
     grid = figure.subplots(1, max(len(tables), 1), squeeze=False)[0]
-    low, high = _range(list(tables.values()))
+    low, high = _range(list(tables.values()), most)
     mesh: QuadMesh | None = None
     for index, (name, table) in enumerate(tables.items()):
         ax = grid[index]
@@ -87,8 +91,10 @@ def _layers(found: LayerErrors) -> list[str]:
     return list(dict.fromkeys(row.layer for row in found.operands))
 
 
-def _range(tables: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+def _range(tables: Sequence[NDArray[np.float64]], most: float) -> tuple[float, float]:
+    """The extent of the values up to `most`, or of all if there are none below."""
     values = np.concatenate([table[np.isfinite(table)] for table in tables] or [np.zeros(0)])
+    values = values[values <= most] if (values <= most).any() else values
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
 
 

@@ -17,7 +17,7 @@ from tyro.conf import Positional
 from fp4lab import report
 from fp4lab.report import words
 from fp4lab.report.summary import FAILED, Summary
-from fp4lab.studies.compare import CompareConfig, compare_runs, settings
+from fp4lab.studies.comparison import CompareConfig, compare_runs, settings
 from fp4lab.train import RunConfig, toml
 
 Fields = dict[str, tuple[Any, Any, str]]

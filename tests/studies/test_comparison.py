@@ -22,6 +22,8 @@ from fp4lab.recipes import LinearRecipe, Recipe
 from fp4lab.studies import Comparison, compare
 from fp4lab.train.config import FitConfig
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 CONFIG = FitConfig(steps=6, eval_every=3, checkpoint_every=2, device="cpu", threads=1)
 VALIDATION = [classified_batch(1000 + index) for index in range(3)]
 #: blocks of 128 do not fit a module of 32 and 64
