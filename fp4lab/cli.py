@@ -197,12 +197,15 @@ def _one_line(box: str, command: str) -> str:
     'Unknown: -x; see fp4lab train --help'
     """
     parts: list[list[str]] = [[]]
-    for line in box.splitlines():
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines():
         text = line.strip("│ ")
-        if text and set(text) == {"─"}:
+        if text and set(text) <= {"─", "-"}:
             parts.append([])
         elif text and not text.startswith(("╭", "╰")):
             parts[-1].append(text)
+    if "╭" not in box:
+        # Without UTF-8 the title is not in the frame but above the first rule.
+        parts = parts[1:] or parts
     message = re.sub(r"^Error parsing (?!-)[^:]*: ", "", " ".join(parts[0]).rstrip("."))
     near = parts[1] if len(parts) > 1 else []
     if near and near[0].startswith("Perhaps you meant") and len(near) > 1:

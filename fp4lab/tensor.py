@@ -13,12 +13,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fp4lab import formats
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, unknown
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels import ops
 from fp4lab.specs.plain import from_plain, to_plain
@@ -79,6 +80,8 @@ class QuantizedTensor:
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The values, in the logical shape (computed in float32, then rounded to dtype)."""
+        if not dtype.is_floating_point:
+            raise InputError(f"dtype={dtype} cannot hold the values; use a floating-point dtype")
         matrix: Tensor = ops.dequantize(*self.parts(), self.format.ints, self.matrix_shape[1])
         if self.axis == -2:
             matrix = matrix.t()
@@ -117,28 +120,61 @@ def _same_bytes(a: Tensor, b: Tensor) -> bool:
 
 
 def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> None:
-    """Write tensors to one safetensors file.
+    """Write tensors to one safetensors file, in place of an older one only when it is complete.
 
     Quantized tensors become `<name>.codes`, `<name>.scales` and `<name>.amax`, with format, shape
-    and axis in the metadata; others are stored as they are.
+    and axis in the metadata; others are stored as they are. Tensors that share memory are stored
+    once for each name.
+
+    Raises:
+        InputError: a value that is no tensor, or two tensors that would get the same name.
+        OSError: the file cannot be written.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     flat: dict[str, Tensor] = {}
     described: dict[str, object] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, QuantizedTensor):
-            parts = zip(_PARTS, tensor.parts(), strict=True)
-            flat.update({f"{name}.{part}": value.contiguous() for part, value in parts})
+            for part, value in zip(_PARTS, tensor.parts(), strict=True):
+                _add(flat, f"{name}.{part}", value)
             described[name] = {
                 "format": to_plain(tensor.format),
                 "shape": list(tensor.shape),
                 "axis": tensor.axis,
             }
         else:
-            flat[name] = tensor.contiguous()
+            _add(flat, name, tensor)
     metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
-    save_file(flat, str(path), metadata=metadata)
+    beside = Path(f"{path}.part")
+    try:
+        save_file(_unshared(flat), str(beside), metadata=metadata)
+        beside.replace(path)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {str(path)!r}: {error}") from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _add(flat: dict[str, Tensor], name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"tensors[{name!r}] is a {type(value).__name__}; save takes QuantizedTensor and Tensor"
+        )
+    if name in flat:
+        raise InputError(f"tensors has two entries that are stored as {name!r}; rename one")
+    flat[name] = value.detach().contiguous()
+
+
+def _unshared(flat: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of the tensors that share memory with an earlier one, which safetensors refuses."""
+    unshared, seen = {}, set()
+    for name, value in flat.items():
+        storage = value.untyped_storage().data_ptr()
+        unshared[name] = value.clone() if storage in seen else value
+        seen.add(storage)
+    return unshared
 
 
 def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
@@ -163,7 +199,7 @@ def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
             "scales of another tool mean something else, convert the file first"
         )
     tensors: dict[str, QuantizedTensor | Tensor] = {}
-    for name, description in json.loads(metadata["quantized"]).items():
+    for name, description in _described(metadata, path).items():
         try:
             parts = [flat.pop(f"{name}.{part}") for part in _PARTS]
         except KeyError as error:
@@ -172,13 +208,28 @@ def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
     return tensors | flat
 
 
-def _checked(name: str, parts: list[Tensor], description: Mapping[str, object]) -> QuantizedTensor:
+def _described(metadata: Mapping[str, str], path: str | Path) -> dict[str, Any]:
+    try:
+        described = json.loads(metadata["quantized"])
+    except (KeyError, json.JSONDecodeError) as error:
+        raise InputError(f"path={str(path)!r} has no readable 'quantized': {error!r}") from None
+    if not isinstance(described, dict):
+        raise InputError(f"path={str(path)!r}: 'quantized' in its metadata is not a table")
+    return described
+
+
+def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTensor:
+    keys = {"format", "shape", "axis"}
+    if not isinstance(description, dict) or set(description) != keys:
+        raise InputError(f"description of {name!r} does not have the keys {sorted(keys)}")
     fmt = from_plain(BlockFormat, description["format"], path=f"{name}.format", by_name=_by_name)
-    shape = torch.Size(description["shape"])  # type: ignore[arg-type]
-    axis = description["axis"]
+    sizes, axis = description["shape"], description["axis"]
+    if not sizes or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise InputError(f"shape={sizes!r} of {name!r} is not a list of sizes")
     if axis not in (-1, -2):
         raise InputError(f"axis={axis!r} of {name!r} is neither -1 nor -2")
-    tensor = QuantizedTensor(parts[0], parts[1], parts[2], fmt, shape, int(str(axis)))
+    shape = torch.Size(sizes)
+    tensor = QuantizedTensor(parts[0], parts[1], parts[2], fmt, shape, axis)
     meta = torch.empty(tensor.matrix_shape, device="meta")
     want = ops.quantize(meta, fmt.ints, False, 1, [], 0, None, 0, None, 0, None)
     for part, has, expected in zip(_PARTS, parts, want, strict=True):
@@ -194,4 +245,6 @@ def _checked(name: str, parts: list[Tensor], description: Mapping[str, object]) 
 def _by_name(kind: type, name: str) -> object:
     if kind is BlockFormat:
         return formats.get(name)
+    if name not in formats.ELEMENTS:
+        raise unknown("element", name, formats.ELEMENTS)
     return formats.ELEMENTS[name]

@@ -9,7 +9,8 @@ All take the matrix `x` as it is stored, `[M, K]` row-major in meaning (any stri
 description of how it is quantized:
 
     format          `BlockFormat.ints`
-    transposed      quantize x^T (blocks and Hadamard run along M); results are `[K, M]`
+    transposed      quantize x^T (blocks and Hadamard run along M); results are `[K, M]`, values
+                    with the strides of x^T, codes contiguous
     hadamard, signs size of the Hadamard transform (1: none) and its signs (empty: none)
     noise_bits      0 nearest, 8 or 32 stochastic, with `state` (int64 `[4]`), `stream`, global
                     `row_ids` (int64 `[M]`) and `column_offset` of the stored matrix
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, Level
+from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level
 from fp4lab.kernels.matmul import reference as _matmul
 from fp4lab.kernels.quantize import reference as _quantize
 
@@ -76,6 +77,11 @@ def _encode(
     return encoded, fmt, (z.shape[0], z.shape[1])
 
 
+def _dense(values: Tensor, transposed: bool) -> Tensor:
+    """Row-major, or column-major for a transposed operand; a copy only where it is needed."""
+    return values.t().contiguous().t() if transposed else values.contiguous()
+
+
 @torch.library.impl(_library, "quantize", "CompositeExplicitAutograd")
 def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     codes, scales, amax = _quantize.codes_and_scales(*_encode(x, *arguments))
@@ -85,13 +91,13 @@ def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 @torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
 def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
     values = _quantize.dequantized(*_encode(x, *arguments))
-    return values.to(x.dtype).contiguous()
+    return _dense(values.to(x.dtype), arguments[1])
 
 
 @torch.library.impl(_library, "operand", "CompositeExplicitAutograd")
 def _operand_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     values, epilogue = _quantize.operand(*_encode(x, *arguments))
-    return values.contiguous(), epilogue.clone()
+    return _dense(values, arguments[1]), epilogue.clone()
 
 
 @torch.library.impl(_library, "dequantize", "CompositeExplicitAutograd")
@@ -115,8 +121,10 @@ def _stored_operand_impl(
 
 @torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")
 def _matmul_impl(a: Tensor, b: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
-    with torch.autocast(a.device.type, enabled=False):
-        return _matmul.scaled_matmul(a, b, alpha, fast)
+    if torch.is_autocast_enabled(a.device.type):
+        with torch.autocast(a.device.type, enabled=False):
+            return _matmul.scaled_matmul(a, b, alpha, fast)
+    return _matmul.scaled_matmul(a, b, alpha, fast)
 
 
 def _shape(x: Tensor, transposed: bool) -> tuple[int, int]:
@@ -128,9 +136,15 @@ def _amax_shape(fmt: BlockFormat, rows: int) -> tuple[int, ...]:
 
 
 def _epilogue_shape(fmt: BlockFormat, rows: int) -> tuple[int, ...]:
-    if fmt.level == Level.ROW or fmt.block == (1, 0):
+    if fmt.level == Level.ROW or (fmt.whole_rows and fmt.block == (1, WHOLE)):
         return (rows, 1)
-    return (1,) if fmt.level == Level.TENSOR or fmt.block == (0, 0) else (0,)
+    return (1,) if fmt.level == Level.TENSOR or fmt.whole_rows else (0,)
+
+
+def _stored_dtype(element: ElementType) -> torch.dtype:
+    if element.bits > 16:
+        return torch.float32
+    return torch.uint8 if element.bits <= 8 else torch.int16
 
 
 @torch.library.register_fake("fp4lab::quantize", lib=_library)
@@ -139,21 +153,20 @@ def _quantize_fake(
 ) -> tuple[Tensor, Tensor, Tensor]:
     fmt = _parse(tuple(format))
     rows, columns = _shape(x, transposed)
-    dtype = torch.uint8 if fmt.element.bits <= 8 else torch.int16
-    codes = x.new_empty((rows, (columns + 1) // 2 if fmt.packed else columns), dtype=dtype)
+    width = (columns + 1) // 2 if fmt.packed else columns
+    codes = x.new_empty((rows, width), dtype=_stored_dtype(fmt.element))
     if fmt.scale is None:
         scales = x.new_empty((0, 0), dtype=torch.float32)
     else:
         sides = _quantize.block_sides(fmt, rows, columns)
         grid = (-(-rows // sides[0]), -(-columns // sides[1]))
-        stored = torch.float32 if fmt.scale.mantissa_bits == 23 else torch.uint8
-        scales = x.new_empty(grid, dtype=stored)
+        scales = x.new_empty(grid, dtype=_stored_dtype(fmt.scale))
     return codes, scales, x.new_empty(_amax_shape(fmt, rows), dtype=torch.float32)
 
 
 @torch.library.register_fake("fp4lab::fake_quantize", lib=_library)
 def _fake_quantize_fake(x: Tensor, format: list[int], transposed: bool, *_: object) -> Tensor:
-    return x.new_empty(_shape(x, transposed))
+    return _dense(x.new_empty(_shape(x, transposed)), transposed)
 
 
 @torch.library.register_fake("fp4lab::operand", lib=_library)
@@ -162,7 +175,7 @@ def _operand_fake(
 ) -> tuple[Tensor, Tensor]:
     fmt = _parse(tuple(format))
     rows, columns = _shape(x, transposed)
-    values = x.new_empty((rows, columns), dtype=torch.float32)
+    values = _dense(x.new_empty((rows, columns), dtype=torch.float32), transposed)
     return values, x.new_empty(_epilogue_shape(fmt, rows), dtype=torch.float32)
 
 

@@ -20,13 +20,15 @@ Sources: arXiv 2509.25149 section 2 and appendix; OCP MX v1.0; Transformer Engin
 from __future__ import annotations
 
 import dataclasses
+import math
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
 from fp4lab.errors import InputError
-from fp4lab.formats.elements import ElementType, Specials
+from fp4lab.formats.elements import FP32, ElementType, Specials
 from fp4lab.formats.rounding import Overflow, Ties
 
 
@@ -101,8 +103,11 @@ class BlockFormat:
     Raises:
         InputError: a combination that has no meaning, named with its cure.
 
+    >>> from fp4lab.formats import E2M1, E4M3
     >>> mine = BlockFormat(name="nvfp4_1x32", element=E2M1, block=(1, 32), scale=E4M3,
-    ...                    block_scale=BlockScale.FOLDED, level=Level.TENSOR)  # doctest: +SKIP
+    ...                    level=Level.TENSOR)
+    >>> round(mine.bits_per_value(), 2)
+    4.25
     """
 
     name: str
@@ -121,70 +126,92 @@ class BlockFormat:
     keep_negative_zero: bool = False
 
     def __post_init__(self) -> None:
+        self._validate()
+        # torch.compile cannot trace the lock of a cached property: make these here
+        _ = self.ints, self.amax_factor
+
+    def _validate(self) -> None:
+        if not self.element.signed or not self.element.has_zero or self.element.bits > 16:
+            raise InputError(
+                f"element={self.element.name!r} of {self.name!r} cannot hold negative values, zero "
+                "or a code of 16 bits; it is for scales, choose another element"
+            )
         if (self.block is None) != (self.scale is None):
             raise InputError(
                 f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
                 f"{self.name!r}: give both (scaled) or neither (plain cast)"
             )
-        if self.block is None:
-            if self.level != Level.NONE:
-                raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
-            return
-        if any(side < 0 for side in self.block):
+        for field in ("scale_cap", "scale_floor", "zero_scale"):
+            value = getattr(self, field)
+            if not 0 <= value < math.inf:
+                raise InputError(f"{field}={value} of {self.name!r} is not a finite scale >= 0")
+        if self.block is not None and self.scale is not None:
+            self._check_scale(self.scale)
+            self._check_level(*self.block)
+        elif self.level != Level.NONE:
+            raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
+
+    def _check_scale(self, scale: ElementType) -> None:
+        if (self.block_scale == BlockScale.POWER_OF_TWO) == scale.has_zero:
+            raise InputError(
+                f"scale={scale.name!r} of {self.name!r} with block_scale={self.block_scale.name}: "
+                "E8M0 (a type without zero) goes with POWER_OF_TWO, other types with the others"
+            )
+        if self.block_scale == BlockScale.ENCODE and scale.mantissa_bits != 23:
+            raise InputError(f"scale={scale.name!r} of {self.name!r}: ENCODE stores FP32")
+        rules = {
+            BlockScale.POWER_OF_TWO: tuple(ScaleRule),
+            BlockScale.ENCODE: (ScaleRule.NEAREST, ScaleRule.ROUND_UP),
+        }.get(self.block_scale, (ScaleRule.NEAREST,))
+        if self.scale_rule not in rules:
+            raise InputError(
+                f"scale_rule={self.scale_rule.name} of {self.name!r} with block_scale="
+                f"{self.block_scale.name}: use {' or '.join(rule.name for rule in rules)}"
+            )
+        if self.amax_factor > FP32.max_value:
+            raise InputError(
+                f"scale={scale.name!r} of {self.name!r} is too wide for a second level to aim at "
+                "its largest value; set scale_cap"
+            )
+
+    def _check_level(self, rows: int, columns: int) -> None:
+        if rows < 0 or columns < 0:
             raise InputError(f"block={self.block} of {self.name!r} has a negative side")
-        assert self.scale is not None
-        power_of_two_rule = self.scale_rule != ScaleRule.NEAREST
-        if self.block_scale == BlockScale.POWER_OF_TWO and self.scale.has_zero:
-            raise InputError(
-                f"scale={self.scale.name!r} of {self.name!r} is not a power-of-two type; use E8M0"
-            )
-        if self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED) and power_of_two_rule:
-            raise InputError(
-                f"scale_rule={self.scale_rule.name} of {self.name!r} is for power-of-two scales; "
-                "use ScaleRule.NEAREST, or BlockScale.POWER_OF_TWO with E8M0"
-            )
-        if self.block_scale == BlockScale.ENCODE and self.scale_rule not in (
-            ScaleRule.NEAREST,
-            ScaleRule.ROUND_UP,
-        ):
-            raise InputError(
-                f"scale_rule={self.scale_rule.name} of {self.name!r}: float32 scales are NEAREST "
-                "(as computed) or ROUND_UP (a power of two that clips nothing)"
-            )
-        if self.block_scale == BlockScale.ENCODE and self.scale.mantissa_bits != 23:
-            raise InputError(f"scale={self.scale.name!r} of {self.name!r}: ENCODE stores FP32")
-        if self.level != Level.NONE and self.block_scale in (
-            BlockScale.POWER_OF_TWO,
-            BlockScale.ENCODE,
-        ):
+        two_level = self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
+        if self.level != Level.NONE and not two_level:
             raise InputError(
                 f"level={self.level.name} of {self.name!r} needs FOLDED or DIVIDED block scales"
             )
-        if self.level == Level.ROW and self.block[0] != 1:
+        if self.level == Level.ROW and rows != 1:
             raise InputError(
                 f"block={self.block} of {self.name!r}: a second level per row needs blocks of 1 row"
             )
         if self.selection != Selection.NONE and self.block_scale != BlockScale.DIVIDED:
             raise InputError(f"selection of {self.name!r} (4-over-6) needs BlockScale.DIVIDED")
+        if self.selection != Selection.NONE and (WHOLE in (rows, columns) or rows & (rows - 1)):
+            raise InputError(
+                f"block={self.block} of {self.name!r}: 4-over-6 adds errors row by row in halves; "
+                "use a power of two of rows, and fixed sides"
+            )
 
-    @property
+    @cached_property
     def cap(self) -> float:
         """The block scale that the second level maps the largest block to."""
         if self.scale_cap:
             return self.scale_cap
         return self.scale.max_value if self.scale is not None else 1.0
 
-    @property
+    @cached_property
     def amax_factor(self) -> float:
         """C * M: a stored amax divided by this is the second-level decode scale."""
         return self.cap * self.element.max_value if self.level != Level.NONE else 1.0
 
-    @property
+    @cached_property
     def whole_rows(self) -> bool:
         """Whether one scale covers whole rows (or all), so that a GEMM can apply it at its end."""
         return self.block in ((WHOLE, WHOLE), (1, WHOLE)) and self.level == Level.NONE
 
-    @property
+    @cached_property
     def operand_fits_bf16(self) -> bool:
         """Whether element times block scale has at most bf16's 8 significant bits."""
         significant = self.element.mantissa_bits + 1
@@ -193,7 +220,7 @@ class BlockFormat:
             significant += 0 if power_of_two else self.scale.mantissa_bits + 1
         return significant <= 8
 
-    @property
+    @cached_property
     def packed(self) -> bool:
         """Whether two codes share a byte (4-bit elements; low nibble first)."""
         return self.element.bits == 4
@@ -219,9 +246,9 @@ class BlockFormat:
 
     @cached_property
     def ints(self) -> list[int]:
-        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it)
+        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it).
 
-        Real fields (cap, floor, zero scale) are multiples of 2^-24 at most 2^38 large.
+        Real fields (cap, floor, zero scale) are the bits of a float64.
         """
         rows, columns = self.block or (-1, -1)
         return [
@@ -232,7 +259,7 @@ class BlockFormat:
             int(self.scale_rule),
             int(self.block_scale),
             int(self.level),
-            *(_fixed_point(v) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
+            *(_float_bits(v) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
             int(self.ties),
             int(self.overflow),
             int(self.selection),
@@ -251,9 +278,9 @@ class BlockFormat:
             scale_rule=ScaleRule(rest[2]),
             block_scale=BlockScale(rest[3]),
             level=Level(rest[4]),
-            scale_cap=rest[5] * _UNIT,
-            scale_floor=rest[6] * _UNIT,
-            zero_scale=rest[7] * _UNIT,
+            scale_cap=_float_from(rest[5]),
+            scale_floor=_float_from(rest[6]),
+            zero_scale=_float_from(rest[7]),
             ties=Ties(rest[8]),
             overflow=Overflow(rest[9]),
             selection=Selection(rest[10]),
@@ -261,14 +288,14 @@ class BlockFormat:
         )
 
 
-_UNIT = 2.0**-24
+def _float_bits(value: float) -> int:
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
 
 
-def _fixed_point(value: float) -> int:
-    scaled = value / _UNIT
-    if scaled != int(scaled) or not 0 <= scaled < 2**62:
-        raise InputError(f"scale constant {value} is not a non-negative multiple of 2^-24")
-    return int(scaled)
+def _float_from(bits: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value
 
 
 def _element_ints(e: ElementType) -> list[int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 from fp4lab.errors import InputError
 
@@ -44,7 +45,7 @@ class ElementType:
         has_zero: False for E8M0, whose code 0 is 2^-127 (it has no mantissa, zero or subnormals).
 
     Raises:
-        InputError: a width outside its range, or a smallest subnormal below float32's.
+        InputError: a width outside its range, or a grid that float32 arithmetic cannot round to.
 
     >>> E4M3.max_value, E4M3.min_subnormal, E2M1.bits
     (448.0, 0.001953125, 4)
@@ -64,23 +65,49 @@ class ElementType:
                 f"exponent_bits={self.exponent_bits}, mantissa_bits={self.mantissa_bits} of "
                 f"{self.name!r}: an element type has 1 to 8 exponent and 0 to 23 mantissa bits"
             )
-        if not -126 <= self.min_exponent <= 127 and self.has_zero:
+        if self.bits > 16 and not (self.is_short_float32 and self.mantissa_bits == 23):
             raise InputError(
-                f"bias={self.bias} of {self.name!r} puts the smallest normal number at "
-                f"2^{self.min_exponent}, outside float32; choose a bias from -126 to 127"
+                f"{self.name!r} has {self.bits} bits; codes have at most 16 (or are float32's)"
+            )
+        if self.exponent_bits == 1 and self.specials == Specials.IEEE:
+            raise InputError(
+                f"specials=IEEE of {self.name!r} takes its only normal binade; use 2 exponent bits"
+            )
+        low, high = self.min_exponent - self.mantissa_bits, self.max_exponent - self.mantissa_bits
+        if self.has_zero and not self.is_short_float32 and (low < -126 or high > 103):
+            raise InputError(
+                f"bias={self.bias} of {self.name!r} gives steps from 2^{low} to 2^{high}; choose a "
+                "bias that keeps them from 2^-126 to 2^103, where float32 can round to them"
+            )
+        if not self.has_zero and (self.mantissa_bits or self.signed or low < -127 or high > 127):
+            raise InputError(
+                f"has_zero=False of {self.name!r} is for unsigned powers of two from 2^-127 to "
+                "2^127; set mantissa_bits=0, signed=False and such a bias"
             )
 
     @property
+    def is_short_float32(self) -> bool:
+        """Whether codes are the leading bits of a float32 (BF16, and FP32 itself)."""
+        same = self.signed and self.exponent_bits == 8 and self.bias == 127
+        return same and self.specials == Specials.IEEE
+
+    @cached_property
+    def is_ieee(self) -> bool:
+        """Whether bias and specials are those of IEEE 754 for these widths."""
+        standard = self.bias == (1 << (self.exponent_bits - 1)) - 1
+        return standard and self.signed and self.has_zero and self.specials == Specials.IEEE
+
+    @cached_property
     def bits(self) -> int:
         """Width of a code."""
         return self.signed + self.exponent_bits + self.mantissa_bits
 
-    @property
+    @cached_property
     def min_exponent(self) -> int:
         """Exponent of the smallest normal number; below it the grid is uniform."""
         return 1 - self.bias if self.has_zero else -self.bias
 
-    @property
+    @cached_property
     def max_exponent(self) -> int:
         """Exponent of the largest finite number."""
         top = (1 << self.exponent_bits) - 1 - self.bias
@@ -89,7 +116,7 @@ class ElementType:
         )
         return top - 1 if lost else top
 
-    @property
+    @cached_property
     def max_value(self) -> float:
         """Largest finite number."""
         steps = (2 << self.mantissa_bits) - 1
@@ -97,17 +124,17 @@ class ElementType:
             steps -= 1
         return float(steps) * 2.0 ** (self.max_exponent - self.mantissa_bits)
 
-    @property
+    @cached_property
     def min_normal(self) -> float:
         """Smallest positive normal number."""
         return 2.0**self.min_exponent
 
-    @property
+    @cached_property
     def min_subnormal(self) -> float:
         """Smallest positive number; the spacing of the grid up to `2 * min_normal`."""
         return 2.0 ** (self.min_exponent - self.mantissa_bits)
 
-    @property
+    @cached_property
     def max_code(self) -> int:
         """Code of `max_value`."""
         magnitudes = 1 << (self.exponent_bits + self.mantissa_bits)
@@ -115,19 +142,19 @@ class ElementType:
             return magnitudes - (1 << self.mantissa_bits) - 1
         return magnitudes - 1 - (self.specials == Specials.NAN)
 
-    @property
+    @cached_property
     def sign_code(self) -> int:
         """The sign bit in a code; 0 for unsigned types."""
         return 1 << (self.bits - 1) if self.signed else 0
 
-    @property
+    @cached_property
     def nan_code(self) -> int | None:
         """The positive NaN with all magnitude bits set, None where every code is a number."""
         if self.specials == Specials.NONE:
             return None
         return (1 << (self.exponent_bits + self.mantissa_bits)) - 1
 
-    @property
+    @cached_property
     def inf_code(self) -> int | None:
         """Code of positive infinity, None where there is none."""
         return self.max_code + 1 if self.specials == Specials.IEEE else None

@@ -11,7 +11,8 @@ from enum import Enum, IntEnum
 class Ties(IntEnum):
     """Where round-to-nearest puts a value exactly halfway between two neighbours."""
 
-    #: to the neighbour whose code is even (IEEE 754; hardware `cvt.rn`)
+    #: to the neighbour whose last digit is even; between two powers of two, which have no other
+    #: digit, to the larger (IEEE 754; hardware `cvt.rn`)
     EVEN = 0
     #: to the larger magnitude (microxcaling "nearest")
     AWAY = 1

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp4lab.errors import InputError
 from fp4lab.functional import noise_state
 from fp4lab.nn import gemms
 from fp4lab.nn.gemms import How
@@ -113,8 +114,13 @@ class Linear(torch.nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """`[.., K]` to `[.., N]`."""
         x, weight = input, self.weight
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise InputError(
+                f"input of shape {tuple(x.shape)} to layer {self.layer_name!r}: its last dimension "
+                f"must be in_features={self.in_features}"
+            )
         kind = x.device.type
-        if torch.is_autocast_enabled(kind):
+        if kind != "meta" and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             x, weight = x.to(dtype), weight.to(dtype)
         x_MK = x.reshape(-1, x.shape[-1])

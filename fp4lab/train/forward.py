@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from fp4lab.train.config import FitConfig
 from fp4lab.train.precision import Precision
 from fp4lab.train.task import MeasuredTask, Task, to_device
 from fp4lab.train.world import World
+
+if TYPE_CHECKING:
+    from fp4lab.recipes import Recipe
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,11 @@ class Forward:
     world: World
 
     @classmethod
-    def build(cls, task: Task, recipe: Any, config: FitConfig, world: World) -> Forward:
+    def build(cls, task: Task, recipe: Recipe | None, config: FitConfig, world: World) -> Forward:
         """The model with its initial weights, converted, on its device and perhaps compiled."""
         torch.manual_seed(config.seed)
         model = task.build_model()
-        decay_start = config.schedule().decay_start
-        precision = Precision(model, recipe, seed=config.seed, decay_start=decay_start)
+        precision = Precision(model, recipe, config)
         model.to(world.device)
         if config.compile:
             # In place: wrapping by torch.compile(model) would rename every parameter.

@@ -20,11 +20,11 @@ from fp4lab.train import environment, metrics
 from fp4lab.train import folder as folders
 from fp4lab.train.checkpoint import Checkpoint
 from fp4lab.train.config import FitConfig
-from fp4lab.train.evaluate import eval_event
+from fp4lab.train.evaluation import eval_event
 from fp4lab.train.folder import CHECKPOINTS, METRICS, FitResult
 from fp4lab.train.forward import Forward, reproducible
+from fp4lab.train.listeners import tensorboard
 from fp4lab.train.metrics import Event, MetricsFile
-from fp4lab.train.progress import tensorboard
 from fp4lab.train.stop import StopRequest
 from fp4lab.train.task import MeasuredTask, Task
 from fp4lab.train.tensors import (

@@ -19,7 +19,7 @@ def pack_nibbles(codes: Tensor) -> Tensor:
     """
     if codes.shape[-1] % 2:
         codes = F.pad(codes, (0, 1))
-    pairs = codes.view(*codes.shape[:-1], -1, 2)
+    pairs = codes.view(*codes.shape[:-1], codes.shape[-1] // 2, 2)
     return pairs[..., 0] | (pairs[..., 1] << 4)
 
 
@@ -51,6 +51,11 @@ def swizzle_128x4(scales_MS: Tensor) -> Tensor:
 
 def unswizzle_128x4(swizzled: Tensor, num_rows: int, num_columns: int) -> Tensor:
     """Inverse of `swizzle_128x4`, cropped to `[num_rows, num_columns]`."""
+    if swizzled.dim() != 2 or swizzled.element_size() != 1:
+        raise InputError(
+            f"swizzled scales of shape {tuple(swizzled.shape)} and dtype {swizzled.dtype}: the "
+            "128x4 layout is a matrix of one-byte scales"
+        )
     rows, columns = swizzled.shape
     if rows % 128 or columns % 4 or rows < num_rows or columns < num_columns:
         raise InputError(

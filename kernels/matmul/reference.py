@@ -37,7 +37,8 @@ def epilogue_alpha(
     for fmt in (a_format, b_format):
         if fmt is not None:
             factor *= fmt.amax_factor
-    return alpha / factor if factor != 1.0 else alpha
+    # a tensor, for CUDA multiplies by the reciprocal of a number
+    return alpha / alpha.new_full((), factor) if factor != 1.0 else alpha
 
 
 def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:

@@ -6,8 +6,9 @@ the nearest multiple of u, ties to even, with no table, branch or cast:
 
     a = min(|x|, max);  big = 2^(e + 23 - m);  q = copysign((a + big) - big, x)
 
-BF16's grid reaches to 2^127, where that number would overflow; it is rounded on its bits instead.
-torch's own 8-bit casts are not used: their overflow rule changed between releases.
+Types that are short float32s (BF16) reach to 2^127, where that number would overflow; they are
+rounded on their bits instead, or by torch's own 16-bit cast where that is the same. torch's 8-bit
+casts are not used: their overflow rule changed between releases.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from fp4lab.formats import ElementType, Overflow, Specials, Ties
 
 FLOAT_MAX = torch.finfo(torch.float32).max
 _EXPONENT = 0x7F800000
+#: 16-bit casts that torch defines as IEEE 754 does, everywhere and always
+_NATIVE = {(8, 7): torch.bfloat16, (5, 10): torch.float16}
 
 
 def _power_of_two(biased_exponent: Tensor) -> Tensor:
@@ -30,11 +33,6 @@ def _grid_exponent(a: Tensor, element: ElementType) -> Tensor:
     """Exponent bits, still shifted by 23, of the binade whose spacing applies at a >= 0."""
     exponent = a.view(torch.int32) & _EXPONENT
     return exponent.clamp_(min=(127 + element.min_exponent) << 23)
-
-
-def _needs_bits(element: ElementType) -> bool:
-    """Whether the grid shares float32's exponent range, where spacings leave the normal range."""
-    return element.max_exponent + 23 - element.mantissa_bits > 127
 
 
 def _limit(x: Tensor, element: ElementType, overflow: Overflow) -> Tensor:
@@ -71,7 +69,10 @@ def round_nearest(
     """
     if element.mantissa_bits == 23:
         return x.clone()
-    if _needs_bits(element):
+    native = _NATIVE.get((element.exponent_bits, element.mantissa_bits))
+    if native and element.is_ieee and ties == Ties.EVEN and overflow == Overflow.SPECIAL:
+        return x.to(native).to(torch.float32)
+    if element.is_short_float32:
         return _round_on_bits(x, element, ties, overflow)
     a = _limit(x, element, overflow)
     exponent = _grid_exponent(a, element)
@@ -131,9 +132,10 @@ def round_stochastic(
 ) -> Tensor:
     """Round to one of the two neighbours, the upper with probability floor(2^bits f) / 2^bits.
 
-    `f` is the distance to the lower neighbour in units of the spacing. bits=8 adds `random / 256`
-    of the spacing to |x| in float32 and truncates, as Blackwell's `cvt.rs` model does; bits=32 adds
-    32-bit integers and looks at the carry, which has no rounding at all.
+    `f` is the distance to the lower neighbour in units of the spacing. `floor(2^bits f)` and the
+    random integer are added exactly and the carry moves the value up: what Blackwell's `cvt.rs`
+    does with its 8 bits. Adding the noise to |x| in float32 instead would round f up where x is far
+    below the smallest normal number.
 
     Args:
         x: float32, any shape.
@@ -145,15 +147,14 @@ def round_stochastic(
     Returns:
         float32 like x; numbers of the grid are unchanged, signs and NaN as in `round_nearest`.
     """
-    if _needs_bits(element):
+    if element.is_short_float32:
         return _stochastic_on_bits(x, element, random, bits, overflow)
     a = _limit(x, element, overflow)
     spacing = _grid_exponent(a, element).sub_(element.mantissa_bits << 23).view(torch.float32)
+    steps = a.div_(spacing)
     if bits == 8:
-        q = a.addcmul_(random.to(torch.float32).mul_(2.0**-8), spacing)
-        q = q.div_(spacing).floor_().mul_(spacing)
+        q = steps.mul_(256.0).floor_().add_(random).mul_(2.0**-8).floor_().mul_(spacing)
     else:
-        steps = a / spacing
         whole = steps.floor()
         threshold = ((steps - whole) * 2.0**32).nan_to_num_().to(torch.int64)
         q = (whole + (random + threshold >= 1 << 32)) * spacing
@@ -181,7 +182,7 @@ def encode(q: Tensor, element: ElementType) -> Tensor:
         return code.clamp_(min=0).to(torch.uint8)
     a = q.abs()
     exponent = _grid_exponent(a, element)
-    if element.exponent_bits == 8:
+    if element.is_short_float32:
         magnitude = a.view(torch.int32) >> (23 - element.mantissa_bits)
     else:
         # the number of grid steps, exactly, then the binades below it
@@ -205,7 +206,14 @@ def decode(codes: Tensor, element: ElementType) -> Tensor:
     if element.bits <= 8:
         table = torch.tensor(element.values(), dtype=torch.float32, device=codes.device)
         return table[(codes & ((1 << element.bits) - 1)).to(torch.int32)]
-    code = codes.to(torch.int32) & 0xFFFF
-    if element.exponent_bits == 8:
+    code = codes.to(torch.int32) & ((1 << element.bits) - 1)
+    if element.is_short_float32:
         return (code << (23 - element.mantissa_bits)).view(torch.float32)
-    return codes.view(torch.float16).to(torch.float32)
+    magnitude = code & ~element.sign_code
+    binade = (magnitude >> element.mantissa_bits).clamp(min=1)
+    steps = magnitude - ((binade - 1) << element.mantissa_bits)
+    spacing = _power_of_two(binade + (127 - element.bias - element.mantissa_bits))
+    value = torch.where(magnitude > element.max_code, float("nan"), steps * spacing)
+    if element.inf_code is not None:
+        value = torch.where(magnitude == element.inf_code, float("inf"), value)
+    return torch.where(code != magnitude, -value, value)

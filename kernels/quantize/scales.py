@@ -27,6 +27,11 @@ class Scales(NamedTuple):
     multiplier: Tensor
 
 
+def divided(x: Tensor, constant: float) -> Tensor:
+    """x / constant, the same on every device: CUDA multiplies by the reciprocal of a number."""
+    return x / torch.full((), constant, dtype=torch.float32, device=x.device)
+
+
 def encode_scale(amax: Tensor, fmt: BlockFormat) -> Tensor:
     """Second-level encode scale S = C*M / amax: at most FLT_MAX, 1 where it would be 0."""
     scale = torch.div(fmt.amax_factor, amax).clamp_(max=FLOAT_MAX)
@@ -52,12 +57,12 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
     """NVFP4's scales; `stretch` multiplies the ideal block scale (1.5 maps the largest to 4)."""
     assert fmt.scale is not None
     largest = fmt.element.max_value
-    outer = encode_scale(amax, fmt) if fmt.level != Level.NONE else torch.ones_like(amax)
+    two_levels = fmt.level != Level.NONE
+    outer = encode_scale(amax, fmt) if two_levels else block_amax.new_ones(())
     if fmt.block_scale == BlockScale.FOLDED:
-        reciprocal = torch.tensor(1.0 / largest, dtype=torch.float32, device=outer.device)
-        ideal = (block_amax * (outer * reciprocal)).clamp_(max=FLOAT_MAX)
+        ideal = (block_amax * (outer * (1.0 / largest))).clamp_(max=FLOAT_MAX)
     else:
-        ideal = torch.div(block_amax, largest).mul_(outer)
+        ideal = divided(block_amax, largest).mul_(outer)
     if stretch != 1.0:
         ideal = ideal * stretch
     decode = round_nearest(ideal, fmt.scale)
@@ -70,10 +75,11 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
 
 
 def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
-    """MX: exponents in [-127, 127] by the scale rule; a block with NaN or infinity is NaN."""
-    element = fmt.element
-    divided = fmt.scale_rule in (ScaleRule.ROUND_UP, ScaleRule.NEAREST)
-    ideal = torch.div(block_amax, element.max_value) if divided else block_amax
+    """MX: exponents by the scale rule, in the scale's range; NaN and infinity make a block NaN."""
+    assert fmt.scale is not None
+    element, scale = fmt.element, fmt.scale
+    from_largest = fmt.scale_rule in (ScaleRule.ROUND_UP, ScaleRule.NEAREST)
+    ideal = divided(block_amax, element.max_value) if from_largest else block_amax
     # ideal = fraction * 2^exponent with a fraction in [0.5, 1): exactly 0.5 is a power of two
     fraction, exponent = torch.frexp(ideal)
     next_power_from = {
@@ -82,8 +88,9 @@ def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
         ScaleRule.NEAREST: 0.75,
     }.get(fmt.scale_rule)
     up = fraction > 0.5 if next_power_from is None else fraction >= next_power_from
-    exponent = exponent - 1 + up.to(torch.int32) - (0 if divided else element.max_exponent)
-    exponent = torch.where(ideal == 0, -127, exponent).clamp_(min=-127, max=127)
+    exponent = exponent - 1 + up.to(torch.int32) - (0 if from_largest else element.max_exponent)
+    exponent = torch.where(ideal == 0, scale.min_exponent, exponent)
+    exponent.clamp_(min=scale.min_exponent, max=scale.max_exponent)
     nan = ~block_amax.isfinite()
     decode = torch.where(nan, float("nan"), exp2(exponent))
     return Scales(decode, torch.where(nan, float("nan"), exp2(-exponent)))

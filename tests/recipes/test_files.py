@@ -19,17 +19,17 @@ NAMES = st.text("abcxyz_0-9 '\"\\é", min_size=1, max_size=8)
 
 @st.composite
 def user_formats(draw):
-    element = draw(st.sampled_from([e for e in ELEMENTS.values() if e.has_zero and e.bits <= 8]))
+    element = draw(st.sampled_from([e for e in ELEMENTS.values() if e.signed and e.bits <= 8]))
     if draw(st.booleans()):
         element = replace(element, name=draw(NAMES), bias=element.bias + draw(st.integers(-1, 1)))
-    block = draw(st.tuples(st.integers(0, 64), st.integers(0, 64)))
+    block = draw(st.tuples(st.sampled_from([1, 2, 16, 64]), st.integers(1, 64)))
     return draw(
         st.sampled_from([formats.NVFP4, formats.NVFP4_4OVER6, formats.FP8_ROW_E4M3])
     ).replace(
         name=draw(NAMES),
         element=element,
         block=block,
-        scale_floor=draw(st.floats(0, 1)),
+        scale_floor=draw(st.integers(0, 2**24)) * 2.0**-24,
         ties=draw(st.sampled_from(formats.Ties)),
         keep_negative_zero=draw(st.booleans()),
     )

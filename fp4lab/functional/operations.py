@@ -1,30 +1,27 @@
-"""The functional face: quantize, dequantize, fake_quantize, scaled_matmul, error, noise_state.
-
-All functions take tensors of any strides and leading dimensions, in float16, bfloat16, float32 or
-float64 (converted to float32 first), and see a tensor as the matrix of its last dimension: leading
-dimensions are flattened to rows. `axis=-2` lets blocks run along those rows instead.
-"""
+"""Quantize, dequantize, fake-quantize, multiply and cast tensors."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError, unknown
-from fp4lab.formats import WHOLE, BlockFormat, ElementType, Hadamard, Overflow, Rounding, Ties
+from fp4lab.formats import BlockFormat, ElementType, Overflow, Ties
+from fp4lab.functional.arguments import (
+    as_matrix,
+    check_space,
+    check_tensor,
+    operator_arguments,
+)
 from fp4lab.kernels import ops
-from fp4lab.kernels.layout.reference import swizzle_128x4, unswizzle_128x4
 from fp4lab.kernels.matmul.reference import epilogue_alpha
 from fp4lab.kernels.minifloat import reference as _minifloat
 from fp4lab.kernels.philox.reference import layer_key
 from fp4lab.tensor import QuantizedTensor
 
-Ragged: TypeAlias = Literal["error", "pad"]
 Accumulate: TypeAlias = Literal["exact", "fast"]
-
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 0) -> Tensor:
@@ -37,83 +34,6 @@ def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 
     tensor([7, 0])
     """
     return torch.tensor((*layer_key(seed, layer), step, microbatch))
-
-
-def as_matrix(x: Tensor, argument: str = "x") -> Tensor:
-    """`[.., K]` as `[M, K]`; InputError for a dtype or shape that cannot be quantized."""
-    if x.dtype not in _FLOATS:
-        raise InputError(
-            f"{argument} has dtype {x.dtype}; quantization takes float16, bfloat16, float32 or "
-            f"float64: convert with {argument}.to(torch.float32)"
-        )
-    if x.dim() == 0:
-        raise InputError(f"{argument} is a scalar tensor; give it at least one dimension")
-    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
-
-
-def check_ragged(
-    shape: tuple[int, int], fmt: BlockFormat, hadamard: Hadamard | None, ragged: str, what: str
-) -> None:
-    """InputError unless whole blocks (and Hadamard blocks) fit the matrix, or `ragged` is "pad"."""
-    if ragged not in ("error", "pad"):
-        raise unknown("ragged", ragged, ("error", "pad"))
-    if hadamard is not None and shape[1] % hadamard.size:
-        raise InputError(
-            f"{what}: {shape[1]} values along the blocks are not a multiple of the Hadamard size "
-            f"{hadamard.size}; choose a smaller size or leave the layer out"
-        )
-    if ragged == "pad" or fmt.block is None:
-        return
-    for extent, side, along in zip(shape, fmt.block, ("across", "along"), strict=True):
-        if side != WHOLE and extent % side:
-            raise InputError(
-                f"{what}: {extent} values {along} the blocks are not a multiple of the block side "
-                f"{side} of {fmt.name!r}; use ragged='pad', another format, or leave the layer out"
-            )
-
-
-def _arguments(
-    x: Tensor,
-    fmt: BlockFormat,
-    *,
-    rounding: Rounding = Rounding.NEAREST,
-    noise: Tensor | None = None,
-    stream: int = 0,
-    axis: int = -1,
-    hadamard: Hadamard | None = None,
-    amax: Tensor | None = None,
-    ragged: Ragged = "error",
-    row_ids: Tensor | None = None,
-    column_offset: int = 0,
-) -> tuple[Any, ...]:
-    """The flat arguments of an operator (`fp4lab.kernels.ops`), checked."""
-    if not isinstance(fmt, BlockFormat):
-        raise InputError(
-            f"fmt={fmt!r} is not a BlockFormat; use one from fp4lab.formats or formats.get(name)"
-        )
-    if axis not in (-1, -2):
-        raise InputError(f"axis={axis} is neither -1 (blocks along rows) nor -2 (along columns)")
-    matrix = as_matrix(x)
-    shape = (matrix.shape[0], matrix.shape[1]) if axis == -1 else matrix.shape[::-1]
-    check_ragged((shape[0], shape[1]), fmt, hadamard, ragged, f"x of shape {tuple(x.shape)}")
-    if rounding != Rounding.NEAREST and noise is None:
-        raise InputError(
-            f"noise=None with rounding={rounding.value!r}: stochastic rounding needs "
-            "noise=fp4lab.noise_state(seed, ...)"
-        )
-    return (
-        matrix,
-        fmt.ints,
-        axis == -2,
-        hadamard.size if hadamard is not None else 1,
-        hadamard.vector if hadamard is not None else [],
-        rounding.noise_bits,
-        noise,
-        stream,
-        row_ids,
-        column_offset,
-        amax,
-    )
 
 
 def quantize(x: Tensor, fmt: BlockFormat, **how: Any) -> QuantizedTensor:
@@ -142,9 +62,9 @@ def quantize(x: Tensor, fmt: BlockFormat, **how: Any) -> QuantizedTensor:
 
     >>> from fp4lab import formats
     >>> quantize(torch.arange(32.0).reshape(2, 16), formats.NVFP4)
-    QuantizedTensor(nvfp4 2x16, 7.00 bits a value, amax 31, cpu)
+    QuantizedTensor(nvfp4 2x16, 5.50 bits a value, amax 31, cpu)
     """
-    codes, scales, amax = ops.quantize(*_arguments(x.detach(), fmt, **how))
+    codes, scales, amax = ops.quantize(*operator_arguments(x, fmt, **how))
     return QuantizedTensor(codes, scales, amax, fmt, x.shape, how.get("axis", -1))
 
 
@@ -187,7 +107,7 @@ def fake_quantize(
         gradient: the straight-through policy. "identity" passes the gradient unchanged; "masked"
             drops it where x lies beyond the largest number of its block. No gradient flows through
             scales.
-        **how: as in `quantize`.
+        **how: as in `quantize`, without `hadamard`: the result stands in x's own space.
 
     >>> from fp4lab import formats
     >>> fake_quantize(torch.tensor([0.1, 1.4, 2.6, 6.0] * 4), formats.NVFP4_ONE_LEVEL)[:4]
@@ -195,7 +115,8 @@ def fake_quantize(
     """
     if gradient not in ("identity", "masked"):
         raise unknown("gradient", gradient, ("identity", "masked"))
-    arguments = _arguments(x, fmt, **how)[1:]
+    check_space(how)
+    arguments = operator_arguments(x, fmt, **how)[1:]
     result: Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]
         x, arguments, gradient == "masked"
     )
@@ -239,6 +160,13 @@ def scaled_matmul(
     Raises:
         InputError: different K, or "fast" where the machine or the format rules it out.
     """
+    for argument, q in (("a", a), ("b", b)):
+        if not isinstance(q, QuantizedTensor):
+            raise InputError(
+                f"{argument} is a {type(q).__name__}, not a QuantizedTensor; use fp4lab.quantize"
+            )
+    if not dtype.is_floating_point:
+        raise InputError(f"dtype={dtype} cannot hold the product; use a floating-point dtype")
     if a.matrix_shape[1] != b.matrix_shape[1]:
         raise InputError(
             f"a contracts {a.matrix_shape[1]} values and b {b.matrix_shape[1]}; both must be "
@@ -275,73 +203,6 @@ def _cpu_has_bf16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-class Error(NamedTuple):
-    """How far a tensor moves when it is quantized; every figure from float64 sums.
-
-    Attributes:
-        sqnr_db: 10 log10(sum x^2 / sum (q - x)^2); infinity where nothing moved.
-        relative_mse: sum (q - x)^2 / sum x^2.
-        cosine: <q, x> / (|q| |x|).
-        gain: <q, x> / <x, x>; below 1 the tensor shrank.
-        underflow: fraction of elements that were not zero and became zero.
-        saturation: fraction of elements beyond the largest number of their block.
-    """
-
-    sqnr_db: float
-    relative_mse: float
-    cosine: float
-    gain: float
-    underflow: float
-    saturation: float
-
-
-def error(x: Tensor, fmt: BlockFormat, **how: Any) -> Error:
-    """Quantization error of a tensor (see `Error`); arguments as in `quantize`.
-
-    An all-zero or empty tensor has no error: infinite SQNR, cosine and gain 1.
-
-    >>> from fp4lab import formats
-    >>> x = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
-    >>> round(error(x, formats.NVFP4).sqnr_db, 1)
-    20.4
-    """
-    arguments = _arguments(x.detach(), fmt, **how)
-    x_ = x.detach()
-    if how.get("hadamard") is not None:
-        raise InputError("hadamard in error(): compare in one space; transform x first")
-    q = fake_quantize(x_.to(torch.float32), fmt, **how)
-    beyond = saturated(x_, arguments[1:]) if fmt.block is not None else torch.zeros_like(x_)
-    return compare(q, x_, saturation=beyond.to(torch.float64).mean().item() if x.numel() else 0.0)
-
-
-def compare(q: Tensor, x: Tensor, *, saturation: float = float("nan")) -> Error:
-    """The figures of `Error` for a tensor q that stands for x."""
-    if x.numel() == 0:
-        return Error(float("inf"), 0.0, 1.0, 1.0, 0.0, 0.0)
-    q64, x64 = q.detach().to(torch.float64), x.detach().to(torch.float64)
-    power, noise = x64.square().sum(), (q64 - x64).square().sum()
-    inner, q_power = (q64 * x64).sum(), q64.square().sum()
-    if power == 0:
-        exact = bool(noise == 0)
-        return Error(
-            float("inf") if exact else float("-inf"),
-            0.0 if exact else float("inf"),
-            1.0 if exact else 0.0,
-            1.0,
-            0.0,
-            saturation,
-        )
-    ratio = noise / power
-    return Error(
-        sqnr_db=(-10 * ratio.log10()).item(),
-        relative_mse=ratio.item(),
-        cosine=(inner / (power * q_power).sqrt()).item() if q_power > 0 else 0.0,
-        gain=(inner / power).item(),
-        underflow=((q64 == 0) & (x64 != 0)).to(torch.float64).mean().item(),
-        saturation=saturation,
-    )
-
-
 def cast(
     x: Tensor,
     element: ElementType,
@@ -357,21 +218,9 @@ def cast(
     >>> cast(torch.tensor([448.0, 464.0, 465.0, 1000.0]), E4M3, overflow=Overflow.SPECIAL)
     tensor([448., 448., nan, nan])
     """
-    if not element.has_zero:
+    check_tensor(x, "x")
+    if not isinstance(element, ElementType):
+        raise InputError(f"element={element!r} is not an ElementType; use one of fp4lab.formats")
+    if not element.has_zero or not element.signed:
         raise InputError(f"element={element.name!r} holds scales only; use it in a BlockFormat")
     return _minifloat.round_nearest(x.to(torch.float32), element, ties, overflow)
-
-
-__all__ = [
-    "Error",
-    "cast",
-    "compare",
-    "dequantize",
-    "error",
-    "fake_quantize",
-    "noise_state",
-    "quantize",
-    "scaled_matmul",
-    "swizzle_128x4",
-    "unswizzle_128x4",
-]

@@ -1,0 +1,33 @@
+"""The functional face: quantize, dequantize, fake_quantize, scaled_matmul, error, noise_state.
+
+All functions take tensors of any strides and leading dimensions, in float16, bfloat16, float32 or
+float64 (converted to float32 first), and see a tensor as the matrix of its last dimension: leading
+dimensions are flattened to rows. `axis=-2` lets blocks run along those rows instead.
+"""
+
+from fp4lab.functional.arguments import check_ragged
+from fp4lab.functional.measures import Error, compare, error
+from fp4lab.functional.operations import (
+    cast,
+    dequantize,
+    fake_quantize,
+    noise_state,
+    quantize,
+    scaled_matmul,
+)
+from fp4lab.kernels.layout.reference import swizzle_128x4, unswizzle_128x4
+
+__all__ = [
+    "Error",
+    "cast",
+    "check_ragged",
+    "compare",
+    "dequantize",
+    "error",
+    "fake_quantize",
+    "noise_state",
+    "quantize",
+    "scaled_matmul",
+    "swizzle_128x4",
+    "unswizzle_128x4",
+]

@@ -1,0 +1,154 @@
+"""The arguments of the functional face: checked, and made flat for the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fp4lab.errors import InputError, unknown
+from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level, Rounding
+
+Ragged: TypeAlias = Literal["error", "pad"]
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def check_tensor(x: object, argument: str) -> None:
+    """InputError unless it is a torch.Tensor."""
+    if not isinstance(x, Tensor):
+        raise InputError(
+            f"{argument} is a {type(x).__name__}, not a torch.Tensor; use torch.as_tensor"
+        )
+
+
+def as_matrix(x: Tensor, argument: str = "x") -> Tensor:
+    """`[.., K]` as `[M, K]`; InputError for a dtype or shape that cannot be quantized."""
+    check_tensor(x, argument)
+    if x.dtype not in _FLOATS:
+        raise InputError(
+            f"{argument} has dtype {x.dtype}; quantization takes float16, bfloat16, float32 or "
+            f"float64: convert with {argument}.to(torch.float32)"
+        )
+    if x.dim() == 0:
+        raise InputError(f"{argument} is a scalar tensor; give it at least one dimension")
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
+
+
+def check_ragged(
+    shape: tuple[int, int], fmt: BlockFormat, hadamard: Hadamard | None, ragged: str, what: str
+) -> None:
+    """InputError unless whole blocks (and Hadamard blocks) fit the matrix, or `ragged` is "pad"."""
+    if ragged not in ("error", "pad"):
+        raise unknown("ragged", ragged, ("error", "pad"))
+    if hadamard is not None and shape[1] % hadamard.size:
+        raise InputError(
+            f"{what}: {shape[1]} values along the blocks are not a multiple of the Hadamard size "
+            f"{hadamard.size}; choose a smaller size or leave the layer out"
+        )
+    if ragged == "pad" or fmt.block is None:
+        return
+    for extent, side, along in zip(shape, fmt.block, ("across", "along"), strict=True):
+        if side != WHOLE and extent % side:
+            raise InputError(
+                f"{what}: {extent} values {along} the blocks are not a multiple of the block side "
+                f"{side} of {fmt.name!r}; use ragged='pad', another format, or leave the layer out"
+            )
+
+
+def operator_arguments(
+    x: Tensor,
+    fmt: BlockFormat,
+    *,
+    rounding: Rounding = Rounding.NEAREST,
+    noise: Tensor | None = None,
+    stream: int = 0,
+    axis: int = -1,
+    hadamard: Hadamard | None = None,
+    amax: Tensor | None = None,
+    ragged: Ragged = "error",
+    row_ids: Tensor | None = None,
+    column_offset: int = 0,
+) -> tuple[Any, ...]:
+    """The flat arguments of an operator (`fp4lab.kernels.ops`), checked."""
+    if not isinstance(fmt, BlockFormat):
+        raise InputError(
+            f"fmt={fmt!r} is not a BlockFormat; use one from fp4lab.formats or formats.get(name)"
+        )
+    if axis not in (-1, -2):
+        raise InputError(f"axis={axis} is neither -1 (blocks along rows) nor -2 (along columns)")
+    matrix = as_matrix(x)
+    shape = (matrix.shape[0], matrix.shape[1]) if axis == -1 else matrix.shape[::-1]
+    check_ragged((shape[0], shape[1]), fmt, hadamard, ragged, f"x of shape {tuple(x.shape)}")
+    _check_amax(amax, fmt, shape[0])
+    _check_noise(rounding, noise, row_ids, column_offset, matrix.shape[0])
+    return (
+        matrix.detach(),
+        fmt.ints,
+        axis == -2,
+        hadamard.size if hadamard is not None else 1,
+        hadamard.vector if hadamard is not None else [],
+        rounding.noise_bits,
+        noise,
+        stream,
+        row_ids,
+        column_offset,
+        amax,
+    )
+
+
+def _check_amax(amax: Tensor | None, fmt: BlockFormat, num_rows: int) -> None:
+    if amax is None:
+        return
+    check_tensor(amax, "amax")
+    if fmt.level == Level.NONE:
+        raise InputError(f"amax given, but format {fmt.name!r} has no second level; leave it out")
+    expected = num_rows if fmt.level == Level.ROW else 1
+    if amax.dim() != 1 or amax.numel() != expected or amax.dtype not in _FLOATS:
+        raise InputError(
+            f"amax of shape {tuple(amax.shape)} and dtype {amax.dtype}: format {fmt.name!r} needs "
+            f"floats of shape ({expected},)"
+        )
+
+
+def _check_noise(
+    rounding: Rounding,
+    noise: Tensor | None,
+    row_ids: Tensor | None,
+    column_offset: int,
+    num_rows: int,
+) -> None:
+    if not isinstance(rounding, Rounding):
+        raise InputError(f"rounding={rounding!r} is not a Rounding; use fp4lab.formats.Rounding")
+    if rounding != Rounding.NEAREST and noise is None:
+        raise InputError(
+            f"noise=None with rounding={rounding.value!r}: stochastic rounding needs "
+            "noise=fp4lab.noise_state(seed, ...)"
+        )
+    if noise is not None:
+        check_tensor(noise, "noise")
+        if noise.dtype != torch.int64 or noise.shape != (4,):
+            raise InputError(
+                f"noise of shape {tuple(noise.shape)} and dtype {noise.dtype} is not the int64 "
+                "state of 4 numbers; make it with fp4lab.noise_state(seed, ...)"
+            )
+    if row_ids is not None:
+        check_tensor(row_ids, "row_ids")
+        if row_ids.dtype != torch.int64 or row_ids.shape != (num_rows,):
+            raise InputError(
+                f"row_ids of shape {tuple(row_ids.shape)} and dtype {row_ids.dtype}: give one "
+                f"int64 number for each of the {num_rows} rows"
+            )
+    if column_offset < 0:
+        raise InputError(f"column_offset={column_offset} is negative; count columns from 0")
+
+
+def check_space(how: Mapping[str, Any]) -> None:
+    """InputError for a Hadamard transform where result and x are to be compared."""
+    if how.get("hadamard") is not None:
+        raise InputError(
+            f"hadamard={how['hadamard']}: the result would be in another space than x; transform x "
+            "first, or use quantize"
+        )
