@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import nn
 
@@ -75,6 +76,12 @@ def compare(
         InputError: unknown recipes, batches of the wrong kind, a folder that holds something else.
 
     In a script, call it under `if __name__ == "__main__":`, as its runs are new processes.
+
+    >>> def batch(index):
+    ...     x = torch.randn(64, 32, generator=torch.Generator().manual_seed(index))
+    ...     return x, x.argmax(dim=1)
+    >>> found = compare(lambda: nn.Linear(32, 32), batch, ["bf16", "mxfp4"])  # doctest: +SKIP
+    >>> found.summary.recipes["mxfp4"].gap_percent  # doctest: +SKIP
     """
     refuse_in_child()
     config = _overridden(config or FitConfig(), steps, learning_rate)
@@ -164,8 +171,6 @@ def compare_runs(config: CompareConfig, *, console: Console | None = None) -> Co
 
 def _size(task: LanguageTask) -> int:
     """Parameters without the embeddings, counted on a model without memory."""
-    import torch
-
     with torch.device("meta"):
         return task.build_model().num_parameters(embedding=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,10 +88,13 @@ class Comparison:
         return report.table(self.summary)
 
     def __str__(self) -> str:
-        console = Console(width=120)
+        console = Console(width=120, color_system=None)
         with console.capture() as captured:
             console.print(self)
         return captured.get()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def cores() -> int:

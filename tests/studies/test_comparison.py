@@ -81,6 +81,7 @@ def test_a_module_of_ones_own(tmp_path: Path) -> None:
     errors = json.loads((tmp_path / "errors.json").read_text())["recipes"]["mxfp4"]
     assert {row["layer"] for row in errors["operands"]} == {"0", "2"}
     assert "mxfp4" in str(found)
+    assert "mxfp4" in found._repr_html_()
     for path in (found.report, tmp_path / "figures" / "loss.png"):
         assert path.stat().st_size > 1000
 
