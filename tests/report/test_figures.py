@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
+from fp4lab.instruments.error_rows import LayerErrors, OperandError
 from fp4lab.report import read_findings, style
 from fp4lab.report.error_map import share_map, sqnr_map
 from fp4lab.report.figures import gap_bars, loss_curves, relative_curves
@@ -64,6 +65,35 @@ def test_maps_show_the_rows(comparison_folder: Path) -> None:
     assert np.allclose(underflow, 7.0)
     # exact everywhere: no number to colour
     assert len(sqnr_map({"bf16": errors["bf16"]}).axes[0].texts) == 0
+
+
+def many_layers(count: int, best: float) -> LayerErrors:
+    """Layers of 10, 11, ... dB, and one of `best`."""
+    levels = [*(10.0 + index for index in range(count - 1)), best]
+    return LayerErrors(
+        tuple(
+            OperandError(f"layer{i}", "fprop", "X", "nvfp4", 0.1, 0.0, level, 0.1, 1.0, 1.0)
+            for i, level in enumerate(levels)
+        ),
+        (),
+    )
+
+
+def test_one_layer_in_high_precision_leaves_colours_for_the_others() -> None:
+    mesh = sqnr_map({"nvfp4": many_layers(5, 55.0)}).axes[0].collections[0]
+    assert mesh.get_clim() == (10.0, 13.0)
+    low, high = sqnr_map({"fp8": many_layers(1, 55.0)}).axes[0].collections[0].get_clim()
+    assert low is not None
+    assert high is not None
+    assert low < 55 < high
+
+
+def test_deep_models_get_a_label_now_and_then_and_no_numbers() -> None:
+    ax = sqnr_map({"nvfp4": many_layers(100, 20.0)}).axes[0]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels[:2] == ["layer0", "layer3"]
+    assert len(labels) <= 40
+    assert len(ax.texts) == 0
 
 
 def luminance(colour: str) -> float:
