@@ -149,10 +149,28 @@ def evaluate(arguments: list[str]) -> int:
     return OK
 
 
+def compare(arguments: list[str]) -> int:
+    """Compare recipes on one model."""
+    from fp4lab.studies import command
+
+    about = command.COMPARE_ABOUT
+    return command.compare(parse("compare", command.COMPARE, arguments, about=about))
+
+
+def report(arguments: list[str]) -> int:
+    """Draw a comparison's report again."""
+    from fp4lab.studies import command
+
+    about = command.REPORT_ABOUT
+    return command.redraw(parse("report", command.REPORT, arguments, about=about))
+
+
 #: Name, function and one line of help of every command, in the order of the help.
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "compare": (compare, "train one model under several recipes and report the gaps"),
     "train": (train, "train a language model under a precision recipe"),
     "eval": (evaluate, "the held-out loss of a checkpoint"),
+    "report": (report, "draw the report of a comparison again"),
 }
 
 

@@ -1,1 +1,1 @@
-
+"""Statistics of tensors and GEMMs, measured on a model from outside."""
