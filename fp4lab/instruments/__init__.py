@@ -1,1 +1,5 @@
+"""Instruments: what happens inside a model while it trains."""
 
+from fp4lab.instruments.nonfinite import Finding, first_nonfinite
+
+__all__ = ["Finding", "first_nonfinite"]
