@@ -8,6 +8,7 @@ seeded for each microbatch. So there is no random state to save, and a pass can 
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -109,6 +110,8 @@ def reproducible(config: FitConfig, device: torch.device) -> Iterator[None]:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         if on_gpu:
+            # cuBLAS reads this when it starts; without it, it may add in another order each time.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
         with torch.random.fork_rng(devices=[device.index] if on_gpu else []):
             yield
