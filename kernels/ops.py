@@ -28,6 +28,7 @@ from torch import Tensor
 from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level
 from fp4lab.kernels.matmul import reference as _matmul
 from fp4lab.kernels.quantize import reference as _quantize
+from fp4lab.kernels.quantize.dispatch import Quantization
 
 _QUANTIZER = (
     "(Tensor x, int[] format, bool transposed, int hadamard, int[] signs, int noise_bits, "
@@ -53,7 +54,7 @@ def _parse(ints: tuple[int, ...]) -> BlockFormat:
     return BlockFormat.from_ints(list(ints))
 
 
-def _encode(
+def _asked(
     x: Tensor,
     format: list[int],
     transposed: bool,
@@ -65,16 +66,13 @@ def _encode(
     row_ids: Tensor | None,
     column_offset: int,
     amax: Tensor | None,
-) -> tuple[_quantize.Encoded, BlockFormat, tuple[int, int]]:
-    fmt = _parse(tuple(format))
+) -> Quantization:
     noise = None
     if noise_bits:
         assert state is not None
         noise = _quantize.Noise(state, stream, noise_bits, row_ids, column_offset)
-    z = _quantize.prepare(x, transposed, hadamard, signs)
-    random = _quantize.draw(noise, x.shape[0], x.shape[1], transposed)
-    encoded = _quantize.quantize_blocks(z, fmt, amax=amax, noise_MK=random)
-    return encoded, fmt, (z.shape[0], z.shape[1])
+    fmt = _parse(tuple(format))
+    return Quantization(x, fmt, transposed, hadamard, tuple(signs), noise, amax)
 
 
 def _dense(values: Tensor, transposed: bool) -> Tensor:
@@ -84,19 +82,20 @@ def _dense(values: Tensor, transposed: bool) -> Tensor:
 
 @torch.library.impl(_library, "quantize", "CompositeExplicitAutograd")
 def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    codes, scales, amax = _quantize.codes_and_scales(*_encode(x, *arguments))
+    asked = _asked(x, *arguments)
+    codes, scales, amax = _quantize.codes_and_scales(asked.encoded(), asked.format, asked.shape)
     return codes, scales, amax.clone()
 
 
 @torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
 def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
-    values = _quantize.dequantized(*_encode(x, *arguments))
+    values = _asked(x, *arguments).dequantized()
     return _dense(values.to(x.dtype), arguments[1])
 
 
 @torch.library.impl(_library, "operand", "CompositeExplicitAutograd")
 def _operand_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    values, epilogue = _quantize.operand(*_encode(x, *arguments))
+    values, epilogue = _asked(x, *arguments).operand()
     return _dense(values, arguments[1]), epilogue.clone()
 
 

@@ -64,6 +64,11 @@ def philox4x32(counter_4N: Tensor, key_2: Tensor) -> Tensor:
     return torch.stack((even_2N, odd_2N), dim=1).flatten(0, 1).to(torch.int32)
 
 
+def key_salt(stream: int, bits: int) -> tuple[int, int]:
+    """What a stream and a mode change in the two words of a key (by exclusive or)."""
+    return stream * _WEYL[0] & _MASK, bits * _MODE & _MASK
+
+
 def random_bits(
     num_rows: int,
     num_columns: int,
@@ -102,7 +107,7 @@ def random_bits(
             for part in (blocks_B, (rows_M & _MASK).unsqueeze(1), state[2], state[3])
         ]
     )
-    salt = torch.tensor((stream * _WEYL[0] & _MASK, bits * _MODE & _MASK), device=device)
+    salt = torch.tensor(key_salt(stream, bits), device=device)
     words = philox4x32(counter_4MB.flatten(1), state[:2] ^ salt)
     words_ML = words.t().contiguous().view(num_rows, 4 * len(blocks_B))
     noise = words_ML.view(torch.uint8) if bits == 8 else words_ML.to(torch.int64) & _MASK

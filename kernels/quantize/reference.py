@@ -21,7 +21,7 @@ from fp4lab.formats import WHOLE, BlockFormat, Level, Selection
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
 from fp4lab.kernels.minifloat.reference import decode, encode, round_nearest, round_stochastic
-from fp4lab.kernels.philox.reference import random_bits
+from fp4lab.kernels.philox.reference import key_salt, random_bits
 from fp4lab.kernels.quantize.scales import Scales, block_scales, stored, two_level
 
 
@@ -33,6 +33,12 @@ class Noise(NamedTuple):
     bits: int
     row_ids: Tensor | None = None
     column_offset: int = 0
+
+    def words(self) -> tuple[int, int, int, int]:
+        """Key low and high, step and microbatch, as Philox takes them."""
+        low, high, step, microbatch = (word & 0xFFFFFFFF for word in self.state.tolist())
+        salt = key_salt(self.stream, self.bits)
+        return low ^ salt[0], high ^ salt[1], step, microbatch
 
 
 class Encoded(NamedTuple):
@@ -218,16 +224,20 @@ def operand(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple
     """A GEMM operand: element * block scale, and what is left for the epilogue.
 
     The second level (as amax), or a single scale that covers whole rows, does not enter the
-    product: the operand then has at most 6 significant bits for NVFP4 and is exact in bf16. The
-    epilogue is `[1]`, `[M, 1]` or empty.
+    product: the operand then has at most 6 significant bits for NVFP4 and is exact in bf16.
     """
     values, scale = encoded.values_RrCc, encoded.decode_R1C1
     if scale is None:
         return unblocked(values, shape), values.new_zeros(0)
+    if not fmt.whole_rows:
+        values = values * scale
+    return unblocked(values, shape), epilogue(scale[:, 0, :, 0], encoded.amax, fmt, shape[0])
+
+
+def epilogue(decode_RC: Tensor, amax: Tensor, fmt: BlockFormat, num_rows: int) -> Tensor:
+    """What multiplies a product after the fact: `[1]`, `[M, 1]` or empty."""
     if fmt.whole_rows:
-        sides = (shape[0], 1) if fmt.block == (1, WHOLE) else (1,)
+        sides = (num_rows, 1) if fmt.block == (1, WHOLE) else (1,)
         # an empty matrix has no scale, its product does
-        epilogue = scale.reshape(sides) if scale.numel() else scale.new_ones(sides)
-        return unblocked(values, shape), epilogue
-    epilogue = encoded.amax.view(-1, 1) if fmt.level == Level.ROW else encoded.amax
-    return unblocked(values * scale, shape), epilogue
+        return decode_RC.reshape(sides) if decode_RC.numel() else decode_RC.new_ones(sides)
+    return amax.view(-1, 1) if fmt.level == Level.ROW else amax
