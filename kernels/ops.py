@@ -84,7 +84,7 @@ def _dense(values: Tensor, transposed: bool) -> Tensor:
 def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     asked = _asked(x, *arguments)
     codes, scales, amax = _quantize.codes_and_scales(asked.encoded(), asked.format, asked.shape)
-    return codes, scales, amax.clone()
+    return codes.contiguous(), scales.contiguous(), amax.clone()
 
 
 @torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
@@ -96,7 +96,8 @@ def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
 @torch.library.impl(_library, "operand", "CompositeExplicitAutograd")
 def _operand_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     values, epilogue = _asked(x, *arguments).operand()
-    return _dense(values, arguments[1]), epilogue.clone()
+    epilogue = epilogue.clone(memory_format=torch.contiguous_format)
+    return _dense(values, arguments[1]), epilogue
 
 
 @torch.library.impl(_library, "dequantize", "CompositeExplicitAutograd")
@@ -115,7 +116,7 @@ def _stored_operand_impl(
     fmt = _parse(tuple(format))
     encoded = _quantize.from_storage(codes, scales, amax, fmt, K)
     values, epilogue = _quantize.operand(encoded, fmt, (codes.shape[0], K))
-    return values.contiguous(), epilogue.clone()
+    return values.contiguous(), epilogue.clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")

@@ -35,7 +35,7 @@ from fp4lab.formats.rounding import Overflow, Ties
 class ScaleRule(IntEnum):
     """How the ideal block scale amax/M becomes a stored one."""
 
-    #: to the nearest value of the scale type, ties to even
+    #: to the nearest value of the scale type, halves as `Ties.EVEN` says
     NEAREST = 0
     #: 2^(floor(log2 amax) - emax): OCP MX v1.0; may clip values in the top quarter of the range
     FLOOR = 1
@@ -168,11 +168,6 @@ class BlockFormat:
                 f"scale_rule={self.scale_rule.name} of {self.name!r} with block_scale="
                 f"{self.block_scale.name}: use {' or '.join(rule.name for rule in rules)}"
             )
-        if self.amax_factor > FP32.max_value:
-            raise InputError(
-                f"scale={scale.name!r} of {self.name!r} is too wide for a second level to aim at "
-                "its largest value; set scale_cap"
-            )
 
     def _check_level(self, rows: int, columns: int) -> None:
         if rows < 0 or columns < 0:
@@ -181,6 +176,11 @@ class BlockFormat:
         if self.level != Level.NONE and not two_level:
             raise InputError(
                 f"level={self.level.name} of {self.name!r} needs FOLDED or DIVIDED block scales"
+            )
+        if self.amax_factor > FP32.max_value:
+            raise InputError(
+                f"scale of {self.name!r} is too wide for a second level to aim at its largest "
+                f"value {self.cap:.3g}; set scale_cap"
             )
         if self.level == Level.ROW and rows != 1:
             raise InputError(

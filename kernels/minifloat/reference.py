@@ -171,10 +171,9 @@ def encode(q: Tensor, element: ElementType) -> Tensor:
         element: the type; E8M0 takes powers of two.
 
     Returns:
-        uint8 codes (int16 bit patterns for 16-bit types). NaN, of either sign
-        (which depends on the order in which a processor multiplies two of them), becomes the
-        positive NaN with all magnitude bits set, and code 0 where the type has none; infinity
-        without a code becomes NaN's.
+        uint8 codes (int16 bit patterns for 16-bit types). NaN becomes the type's NaN with all
+        magnitude bits set, and code 0 where the type has none; infinity without a code becomes
+        NaN's.
     """
     bits = q.view(torch.int32)
     if not element.has_zero:
@@ -195,7 +194,9 @@ def encode(q: Tensor, element: ElementType) -> Tensor:
     magnitude = torch.where(a == float("inf"), infinity, magnitude)
     magnitude = torch.where(a.isnan(), element.nan_code or 0, magnitude)
     if element.signed:
-        negative = (bits < 0) & ~a.isnan()
+        negative = bits < 0
+        if element.nan_code is None:
+            negative &= ~a.isnan()
         magnitude = magnitude | (negative.to(torch.int32) * element.sign_code)
     return magnitude.to(torch.uint8 if element.bits <= 8 else torch.int16)
 

@@ -1,4 +1,4 @@
-"""One quantization, and who computes it: the C version where it takes the case, else the reference."""
+"""One quantization, and who computes it: the C version where it takes the case."""
 
 from __future__ import annotations
 

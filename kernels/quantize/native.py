@@ -101,7 +101,8 @@ def quantize(
 ) -> Quantized:
     """Quantize a matrix, or its transpose; see `fp4lab.kernels.ops` for the arguments."""
     compiled = library(SOURCE)
-    assert compiled is not None and fmt.scale is not None
+    assert compiled is not None
+    assert fmt.scale is not None
     x = x_MK.to(torch.float32).contiguous()
     rows, columns = x.shape
     shape = (columns, rows) if transposed else (rows, columns)

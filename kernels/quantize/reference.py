@@ -22,7 +22,7 @@ from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
 from fp4lab.kernels.minifloat.reference import decode, encode, round_nearest, round_stochastic
 from fp4lab.kernels.philox.reference import key_salt, random_bits
-from fp4lab.kernels.quantize.scales import Scales, block_scales, stored, two_level
+from fp4lab.kernels.quantize.scales import Scales, block_scales, positive_nan, stored, two_level
 
 
 class Noise(NamedTuple):
@@ -189,7 +189,8 @@ def draw(noise: Noise | None, num_rows: int, num_columns: int, transposed: bool)
 
 def codes_and_scales(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
-    codes = encode(unblocked(encoded.values_RrCc, shape).contiguous(), fmt.element)
+    values = positive_nan(unblocked(encoded.values_RrCc, shape)).contiguous()
+    codes = encode(values, fmt.element)
     if fmt.packed:
         codes = pack_nibbles(codes)
     if encoded.decode_R1C1 is None:

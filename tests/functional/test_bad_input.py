@@ -1,0 +1,251 @@
+"""What a caller can get wrong gives one line that names the argument, its value and the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fp4lab
+from fp4lab import formats as f
+from fp4lab.errors import InputError
+from fp4lab.formats import BlockFormat, ElementType, Specials
+
+X = torch.randn(32, 64)
+Q = fp4lab.quantize(X, f.NVFP4)
+STATE = fp4lab.noise_state(0)
+SR: dict[str, Any] = {"rounding": f.Rounding.STOCHASTIC_8, "noise": STATE}
+
+#: what is called with what, and the words that the message must have: argument, value, cure
+QUANTIZE: dict[str, tuple[tuple[Any, ...], dict[str, Any], list[str]]] = {
+    "format by name": ((X, "nvfp4"), {}, ["fmt='nvfp4'", "formats.get"]),
+    "integers": ((X.int(), f.NVFP4), {}, ["x", "torch.int32", "to(torch.float32)"]),
+    "a list": (([1.0, 2.0], f.NVFP4), {}, ["x", "list", "torch.as_tensor"]),
+    "a scalar": ((torch.tensor(1.0), f.NVFP4), {}, ["x", "scalar", "dimension"]),
+    "axis": ((X, f.NVFP4), {"axis": 1}, ["axis=1", "-1", "-2"]),
+    "ragged policy": ((X, f.NVFP4), {"ragged": "crop"}, ["ragged='crop'", "error, pad"]),
+    "ragged columns": ((X[:, :17], f.NVFP4), {}, ["(32, 17)", "17 values along", "16", "'pad'"]),
+    "ragged rows": ((X[:8], f.NVFP4_16X16), {}, ["(8, 64)", "8 values across", "16", "'pad'"]),
+    "ragged for the transform": (
+        (X[:, :40], f.NVFP4),
+        {"hadamard": f.Hadamard(16), "ragged": "pad"},
+        ["40", "Hadamard size 16", "smaller size"],
+    ),
+    "no noise": (
+        (X, f.NVFP4),
+        {"rounding": f.Rounding.STOCHASTIC_8},
+        ["noise=None", "'stochastic8'", "noise_state"],
+    ),
+    "rounding by name": ((X, f.NVFP4), {"rounding": "nearest"}, ["rounding='nearest'", "Rounding"]),
+    "noise of floats": (
+        (X, f.NVFP4),
+        SR | {"noise": torch.zeros(4)},
+        ["noise", "torch.float32", "noise_state"],
+    ),
+    "short noise": (
+        (X, f.NVFP4),
+        SR | {"noise": STATE[:3]},
+        ["noise", "(3,)", "noise_state"],
+    ),
+    "noise of a seed": ((X, f.NVFP4), SR | {"noise": 3}, ["noise", "int", "torch.Tensor"]),
+    "rows that do not fit": (
+        (X, f.NVFP4),
+        SR | {"row_ids": torch.arange(5)},
+        ["row_ids", "(5,)", "32 rows"],
+    ),
+    "real rows": (
+        (X, f.NVFP4),
+        SR | {"row_ids": torch.rand(32)},
+        ["row_ids", "torch.float32", "int64"],
+    ),
+    "negative column": ((X, f.NVFP4), SR | {"column_offset": -1}, ["column_offset=-1", "from 0"]),
+    "amax of no level": (
+        (X, f.MXFP4),
+        {"amax": torch.ones(1)},
+        ["amax", "'mxfp4'", "leave it out"],
+    ),
+    "amax per row for a tensor": (
+        (X, f.NVFP4),
+        {"amax": torch.ones(32)},
+        ["amax", "(32,)", "(1,)"],
+    ),
+    "amax of a tensor per row": (
+        (X, f.NVFP4_ROWWISE),
+        {"amax": torch.ones(1)},
+        ["amax", "(1,)", "(32,)"],
+    ),
+    "amax as a number": ((X, f.NVFP4), {"amax": 1.0}, ["amax", "float", "torch.as_tensor"]),
+    "amax of integers": (
+        (X, f.NVFP4),
+        {"amax": torch.ones(1).int()},
+        ["amax", "torch.int32", "floats"],
+    ),
+}
+
+
+def assert_one_line(call: Callable[[], object], words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 300
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize("name", QUANTIZE)
+@pytest.mark.parametrize("function", [fp4lab.quantize, fp4lab.fake_quantize, fp4lab.error])
+def test_quantization(function: Callable[..., object], name: str) -> None:
+    args, how, words = QUANTIZE[name]
+    if "hadamard" in how and function is not fp4lab.quantize:
+        words = ["hadamard", "another space", "transform x first"]
+    assert_one_line(lambda: function(*args, **how), words)
+
+
+OTHERS: dict[str, tuple[Callable[[], object], list[str]]] = {
+    "gradient": (
+        lambda: fp4lab.fake_quantize(X, f.NVFP4, gradient="clamp"),  # type: ignore[arg-type]
+        ["gradient='clamp'", "identity, masked"],
+    ),
+    "product of tensors": (
+        lambda: fp4lab.scaled_matmul(X, Q),  # type: ignore[arg-type]
+        ["a is a Tensor", "fp4lab.quantize"],
+    ),
+    "product of other lengths": (
+        lambda: fp4lab.scaled_matmul(Q, fp4lab.quantize(X[:, :32], f.NVFP4)),
+        ["a contracts 64", "b 32", "axis=-2"],
+    ),
+    "accumulate": (
+        lambda: fp4lab.scaled_matmul(Q, Q, accumulate="quick"),  # type: ignore[arg-type]
+        ["accumulate='quick'", "exact, fast"],
+    ),
+    "product of integers": (
+        lambda: fp4lab.scaled_matmul(Q, Q, dtype=torch.int32),
+        ["dtype=torch.int32", "floating-point"],
+    ),
+    "integer values": (
+        lambda: fp4lab.dequantize(Q, torch.int8),
+        ["dtype=torch.int8", "floating-point"],
+    ),
+    "cast to a scale": (
+        lambda: fp4lab.cast(X, f.E8M0),
+        ["element='e8m0'", "BlockFormat"],
+    ),
+    "cast to an unsigned type": (
+        lambda: fp4lab.cast(X, f.UE4M3),
+        ["element='ue4m3'", "BlockFormat"],
+    ),
+    "cast by name": (
+        lambda: fp4lab.cast(X, "e2m1"),  # type: ignore[arg-type]
+        ["element='e2m1'", "fp4lab.formats"],
+    ),
+    "cast of a list": (
+        lambda: fp4lab.cast([1.0], f.E2M1),  # type: ignore[arg-type]
+        ["x is a list", "torch.as_tensor"],
+    ),
+    "swizzle of floats": (
+        lambda: fp4lab.swizzle_128x4(X),
+        ["(32, 64)", "torch.float32", "one-byte"],
+    ),
+    "unknown format": (lambda: f.get("nvpf4"), ["'nvpf4'", "'nvfp4'"]),
+    "taken name": (
+        lambda: f.register(f.MXFP4.replace(name="nvfp4")),
+        ["name='nvfp4'", "another name"],
+    ),
+    "size of a transform": (lambda: f.Hadamard(12), ["size=12", "power of two"]),
+    "signs of a transform": (
+        lambda: f.Hadamard(4, (1, -1)),
+        ["2 entries", "size=4", "one sign per entry"],
+    ),
+    "a sign": (lambda: f.Hadamard(2, (1, 0)), ["(1, 0)", "-1 and 1"]),
+    "a code": (lambda: f.E2M1.decode(16), ["code=16", "4 bits"]),
+    "all values of a long type": (f.BF16_ELEMENT.values, ["'bf16'", "8 bits"]),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_functions(name: str) -> None:
+    assert_one_line(*OTHERS[name])
+
+
+ELEMENTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
+    "no exponent": ((0, 3, 1), ["exponent_bits=0", "1 to 8"]),
+    "long mantissa": ((5, 24, 15), ["mantissa_bits=24", "0 to 23"]),
+    "17 bits": ((5, 11, 15), ["17 bits", "at most 16"]),
+    "steps below float32": ((7, 7, 127), ["bias=127", "2^-126"]),
+    "steps above float32": ((7, 3, 19), ["bias=19", "2^103"]),
+    "a short float32 without infinity": ((8, 3, 127), ["bias=127", "2^-126"]),
+    "no normal number": ((1, 2, 0, Specials.IEEE), ["specials=IEEE", "more exponent bits"]),
+    "signed scale": ((8, 0, 127, Specials.NAN, True, False), ["has_zero=False", "signed=False"]),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_element_types(name: str) -> None:
+    args, words = ELEMENTS[name]
+    assert_one_line(lambda: ElementType("mine", *args), ["mine", *words])
+
+
+FORMATS: dict[str, tuple[BlockFormat, dict[str, Any], list[str]]] = {
+    "block without scale": (f.NVFP4, {"scale": None}, ["scale=None", "give both"]),
+    "scale without block": (f.NVFP4, {"block": None}, ["block=None", "give both"]),
+    "level without block": (f.BF16, {"level": f.Level.TENSOR}, ["level", "set block and scale"]),
+    "negative block": (f.NVFP4, {"block": (1, -16)}, ["block=(1, -16)", "negative"]),
+    "unsigned element": (f.NVFP4, {"element": f.UE4M3}, ["element='ue4m3'", "another element"]),
+    "element without zero": (f.MXFP4, {"element": f.E8M0}, ["element='e8m0'", "another element"]),
+    "wide element": (f.BF16, {"element": f.FP32}, ["element='fp32'", "another element"]),
+    "E8M0 for NVFP4": (f.NVFP4, {"scale": f.E8M0}, ["scale='e8m0'", "FOLDED", "POWER_OF_TWO"]),
+    "E4M3 for MXFP4": (f.MXFP4, {"scale": f.E4M3}, ["scale='e4m3'", "E8M0"]),
+    "E4M3 for FP8": (f.FP8_ROW_E4M3, {"scale": f.E4M3}, ["scale='e4m3'", "FP32"]),
+    "rule for NVFP4": (
+        f.NVFP4,
+        {"scale_rule": f.ScaleRule.FLOOR},
+        ["scale_rule=FLOOR", "FOLDED", "use NEAREST"],
+    ),
+    "rule for FP8": (
+        f.FP8_ROW_E4M3,
+        {"scale_rule": f.ScaleRule.EVEN},
+        ["scale_rule=EVEN", "NEAREST or ROUND_UP"],
+    ),
+    "level for MXFP4": (f.MXFP4, {"level": f.Level.TENSOR}, ["level=TENSOR", "FOLDED or DIVIDED"]),
+    "level per row of tiles": (
+        f.NVFP4_16X16,
+        {"level": f.Level.ROW},
+        ["block=(16, 16)", "blocks of 1 row"],
+    ),
+    "a scale too wide to aim at": (
+        f.NVFP4,
+        {"scale": f.FP32},
+        ["too wide", "3.4e+38", "set scale_cap"],
+    ),
+    "cap": (f.NVFP4, {"scale_cap": -1.0}, ["scale_cap=-1.0", "from 0"]),
+    "floor": (f.NVFP4, {"scale_floor": float("nan")}, ["scale_floor=nan", "multiple of 2^-24"]),
+    "zero scale": (f.NVFP4, {"zero_scale": 0.001}, ["zero_scale=0.001", "multiple of 2^-24"]),
+    "4-over-6 of folded scales": (
+        f.NVFP4,
+        {"selection": f.Selection.MAE},
+        ["4-over-6", "DIVIDED"],
+    ),
+    "4-over-6 of 3 rows": (
+        f.NVFP4_4OVER6,
+        {"block": (3, 16)},
+        ["block=(3, 16)", "power of two"],
+    ),
+    "4-over-6 of whole rows": (
+        f.NVFP4_4OVER6,
+        {"block": (1, f.WHOLE)},
+        ["block=(1, 0)", "fixed sides"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_block_formats(name: str) -> None:
+    base, changes, words = FORMATS[name]
+    assert_one_line(lambda: base.replace(**changes), [repr(base.name), *words])
+
+
+def test_a_name_with_a_line_break_gives_one_line() -> None:
+    assert_one_line(lambda: f.get("nv\nfp4"), ["format='nv\\nfp4'", "'nvfp4'"])

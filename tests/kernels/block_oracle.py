@@ -1,0 +1,226 @@
+"""Quantization stated a second time, in numpy, from the published arithmetic.
+
+Letters as in the kernels: M x K the matrix, R x C its blocks. Rounding is that of `oracle.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4lab.formats import (
+    BlockFormat,
+    BlockScale,
+    ElementType,
+    Level,
+    Overflow,
+    ScaleRule,
+    Selection,
+    Ties,
+)
+from tests.kernels import oracle
+
+F32 = NDArray[np.float32]
+LIMIT = np.float32(3.4028234663852886e38)
+
+
+class Quantized(NamedTuple):
+    """Element values and block scales (as numbers), amax, and dequantized values."""
+
+    values: F32
+    scales: F32
+    amax: F32
+    dequantized: F32
+
+
+def f32(x: float) -> np.float32:
+    return np.float32(x)
+
+
+def rounded(
+    x: F32, element: ElementType, ties: Ties = Ties.EVEN, overflow: Overflow = Overflow.SATURATE
+) -> F32:
+    return oracle.nearest(x.astype(np.float64), element, ties, overflow).astype(np.float32)
+
+
+def sides(fmt: BlockFormat, shape: tuple[int, int]) -> tuple[int, int]:
+    assert fmt.block is not None
+    return fmt.block[0] or shape[0], fmt.block[1] or shape[1]
+
+
+def padded(x: F32, fmt: BlockFormat) -> NDArray[np.float32]:
+    """`[R, C, r, c]`."""
+    r, c = sides(fmt, x.shape)  # type: ignore[arg-type]
+    x = np.pad(x, ((0, -x.shape[0] % r), (0, -x.shape[1] % c)))
+    return x.reshape(x.shape[0] // r, r, x.shape[1] // c, c).transpose(0, 2, 1, 3)
+
+
+def cropped(blocks: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
+    R, C, r, c = blocks.shape
+    return blocks.transpose(0, 2, 1, 3).reshape(R * r, C * c)[: shape[0], : shape[1]]
+
+
+def spread(scales: NDArray[Any]) -> NDArray[Any]:
+    return scales[:, :, None, None]
+
+
+class Noise(NamedTuple):
+    """Random integers of stochastic rounding, in blocks `[R, C, r, c]`, and how many bits."""
+
+    blocks: NDArray[np.int64]
+    bits: int
+
+
+def quantize(
+    x: F32, fmt: BlockFormat, random: NDArray[np.int64] | None = None, bits: int = 0
+) -> Quantized:
+    """Quantize a non-empty float32 matrix by a format with scales, to nearest or by `random`."""
+    with np.errstate(all="ignore"):
+        blocks = padded(x, fmt)
+        noise = None if random is None else Noise(padded(random, fmt), bits)
+        block_amax = np.abs(blocks).max(axis=(2, 3))
+        if fmt.block_scale == BlockScale.POWER_OF_TWO:
+            values, scales = power_of_two(blocks, block_amax, fmt, noise)
+            amax, whole = np.zeros(0, np.float32), scales
+        elif fmt.block_scale == BlockScale.ENCODE:
+            values, scales = encode_first(blocks, block_amax, fmt, noise)
+            amax, whole = np.zeros(0, np.float32), scales
+        else:
+            values, scales, amax = two_level(blocks, block_amax, fmt, noise)
+            whole = scales
+            if fmt.level != Level.NONE:
+                factor = f32(1 / (cap(fmt) * oracle.largest(fmt.element)))
+                whole = (scales * amax.reshape(-1, 1)) * factor
+        shape = (x.shape[0], x.shape[1])
+        product = cropped(values * spread(whole), shape)
+        return Quantized(cropped(values, shape), scales, amax, product)
+
+
+def cap(fmt: BlockFormat) -> float:
+    assert fmt.scale is not None
+    return fmt.scale_cap or oracle.largest(fmt.scale)
+
+
+def elements(scaled: F32, fmt: BlockFormat, noise: Noise | None) -> F32:
+    if not fmt.keep_negative_zero:
+        scaled = np.where(scaled == 0, f32(0), scaled)
+    if noise is not None:
+        exact = scaled.astype(np.float64)
+        return oracle.stochastic(exact, fmt.element, *noise, fmt.overflow).astype(np.float32)
+    return rounded(scaled, fmt.element, fmt.ties, fmt.overflow)
+
+
+def two_level(
+    blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None
+) -> tuple[F32, F32, F32]:
+    """Transformer Engine's NVFP4 (its kernels' core and its Python reference)."""
+    largest = f32(oracle.largest(fmt.element))
+    if fmt.level == Level.NONE:
+        amax, S = np.zeros(0, np.float32), np.ones((1, 1), np.float32)
+    else:
+        amax = block_amax.max(axis=1 if fmt.level == Level.ROW else None).reshape(-1)
+        S = np.minimum(f32(cap(fmt)) * largest / amax, LIMIT).reshape(-1, 1)
+        S = np.where(S == 0, f32(1), S)
+    candidates = []
+    for stretch in (1.5, 1.0) if fmt.selection != Selection.NONE else (1.0,):
+        if fmt.block_scale == BlockScale.FOLDED:
+            ideal = np.minimum(block_amax * (S * f32(1 / float(largest))), LIMIT)
+        else:
+            ideal = block_amax / largest * S
+        ideal = ideal * f32(stretch)
+        scale = stored(ideal, fmt)
+        scale = np.maximum(scale, f32(fmt.scale_floor))
+        if fmt.zero_scale:
+            scale = np.where(block_amax == 0, f32(fmt.zero_scale), scale)
+        enc = np.minimum(f32(1) / (scale * (f32(1) / S)), LIMIT)
+        values = elements(blocks * spread(enc), fmt, noise)
+        candidates.append((values, scale))
+    if len(candidates) == 1:
+        return (*candidates[0], amax)
+    outer = amax.reshape(-1, 1) if amax.size else np.ones((1, 1), np.float32)
+    factor = f32(cap(fmt)) * largest if fmt.level != Level.NONE else f32(1)
+    errors = [
+        total_error(
+            ((v * spread(s)) * spread(np.broadcast_to(outer, s.shape))) / factor - blocks, fmt
+        )
+        for v, s in candidates
+    ]
+    four = errors[0] < errors[1]
+    values = np.where(spread(four), candidates[0][0], candidates[1][0])
+    return values, np.where(four, candidates[0][1], candidates[1][1]), amax
+
+
+def total_error(difference: F32, fmt: BlockFormat) -> F32:
+    """Columns from left to right, then the rows in halves."""
+    error = difference * difference if fmt.selection == Selection.MSE else np.abs(difference)
+    rows = error[..., 0]
+    for column in range(1, error.shape[3]):
+        rows = rows + error[..., column]
+    while rows.shape[2] > 1:
+        half = rows.shape[2] // 2
+        rows = rows[..., :half] + rows[..., half:]
+    return rows[..., 0]
+
+
+def stored(ideal: F32, fmt: BlockFormat) -> F32:
+    assert fmt.scale is not None
+    if fmt.scale.mantissa_bits == 23:
+        return ideal
+    return rounded(ideal, fmt.scale)
+
+
+def exponent(amax: float, fmt: BlockFormat) -> int:
+    """k of the block scale 2^k, before it is limited to the range of the scale type."""
+    largest = oracle.largest(fmt.element)
+    top = math.frexp(largest)[1] - 1
+    if fmt.scale_rule in (ScaleRule.ROUND_UP, ScaleRule.NEAREST):
+        amax, top = float(f32(amax) / f32(largest)), 0
+        if amax == 0:
+            return -(10**6)
+    half, above = math.frexp(amax)
+    if fmt.scale_rule == ScaleRule.EVEN:
+        # Python rounds halves to even
+        steps = 2 << fmt.element.mantissa_bits
+        half, above = math.frexp(math.ldexp(round(half * steps) / steps, above))
+    k = above - 1
+    return {
+        ScaleRule.FLOOR: k,
+        ScaleRule.EVEN: k,
+        ScaleRule.CEIL: k + (half > 0.5),
+        ScaleRule.ROUND_UP: k + (half > 0.5),
+        # a value halfway between 2^k and 2^(k+1) goes up
+        ScaleRule.NEAREST: k + (half >= 0.75),
+    }[fmt.scale_rule] - top
+
+
+def power_of_two(
+    blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None
+) -> tuple[F32, F32]:
+    """OCP MX: one power of two for a block."""
+    assert fmt.scale is not None
+    low, high = -fmt.scale.bias, 2**fmt.scale.exponent_bits - 2 - fmt.scale.bias
+    k = np.zeros(block_amax.shape, np.int64)
+    for index, amax in np.ndenumerate(block_amax):
+        if np.isfinite(amax):
+            k[index] = np.clip(exponent(float(amax), fmt) if amax else low, low, high)
+    finite = np.isfinite(block_amax)
+    scales = np.where(finite, np.ldexp(1.0, k), np.nan).astype(np.float32)
+    exact = blocks.astype(np.float64) * spread(np.where(finite, np.ldexp(1.0, -k), np.nan))
+    return elements(exact.astype(np.float32), fmt, noise), scales
+
+
+def encode_first(
+    blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None
+) -> tuple[F32, F32]:
+    """FP8 with float32 scales: x * (M / amax), stored amax / M as a reciprocal."""
+    multiplier = np.minimum(f32(oracle.largest(fmt.element)) / block_amax, LIMIT)
+    if fmt.scale_rule == ScaleRule.ROUND_UP:
+        mantissa, power = np.frexp(multiplier)
+        floor = np.where(mantissa == 0, 0, np.ldexp(0.5, power)).astype(np.float32)
+        multiplier = np.where(np.isnan(multiplier), multiplier, floor)
+    if fmt.zero_scale:
+        multiplier = np.where(block_amax == 0, f32(1 / fmt.zero_scale), multiplier)
+    return elements(blocks * spread(multiplier), fmt, noise), f32(1) / multiplier

@@ -1,0 +1,105 @@
+"""The Hadamard transform: definition, inverse, dtype, blocks, and the order of its sum."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fp4lab.errors import InputError
+from fp4lab.formats import NVFP4_SIGNS, Hadamard
+from fp4lab.kernels.hadamard.reference import hadamard, matrix
+
+SIZES = [2**k for k in range(9)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_matrix_is_sylvester_s(size: int) -> None:
+    assert np.array_equal(np.array(matrix(size, ())), scipy.linalg.hadamard(size))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_transform_is_the_matrix_product(size: int) -> None:
+    """In float64, up to the rounding of `size` float32 additions."""
+    signs = Hadamard(size, 5).vector
+    x = torch.randn(7, 3 * size)
+    exact = (x.double().view(7, 3, size) * torch.tensor(signs)) @ torch.from_numpy(
+        scipy.linalg.hadamard(size) / math.sqrt(size)
+    )
+    bound = size * 2.0**-24 * x.abs().double().view(7, 3, size).sum(-1, keepdim=True)
+    assert ((hadamard(x, size, signs).view(7, 3, size) - exact).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_transform_without_signs_is_its_own_inverse(size: int) -> None:
+    """Exact where all sums are: small integers, and a size whose root is a power of two."""
+    x = torch.randint(-8, 9, (4, 2 * size)).float()
+    back = hadamard(hadamard(x, size, ()), size, ())
+    if int(math.log2(size)) % 2 == 0:
+        assert torch.equal(back, x)
+    else:
+        assert torch.allclose(back, x, rtol=0, atol=size * 8 * 2.0**-22)
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_signs_and_transform_undo_each_other_in_a_product(size: int) -> None:
+    signs = Hadamard(size, 1).vector
+    x, w = (torch.randint(-4, 5, (5, 2 * size)).float() for _ in range(2))
+    product = hadamard(x, size, signs) @ hadamard(w, size, signs).t()
+    assert torch.equal(product, x @ w.t())
+
+
+def test_the_sum_runs_from_left_to_right_and_is_scaled_last() -> None:
+    x = torch.randn(64, 16)
+    total = torch.zeros(64, 16)
+    rows = torch.tensor(matrix(16, NVFP4_SIGNS), dtype=torch.float32)
+    for k in range(16):
+        total = total + x[:, k : k + 1] * rows[k]
+    assert torch.equal(hadamard(x, 16, NVFP4_SIGNS), total * 0.25)
+
+
+@settings(max_examples=30)
+@given(
+    st.sampled_from([2, 8, 32]),
+    st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+    st.booleans(),
+)
+def test_blocks_along_rows_are_those_along_columns_of_the_transpose(
+    size: int, dtype: torch.dtype, strided: bool
+) -> None:
+    x = torch.randn(2 * size, 6).to(dtype)
+    x = torch.stack((x, x + 1), dim=2)[..., 0] if strided else x
+    signs = Hadamard(size, 3).vector
+    along_rows = hadamard(x, size, signs, dim=0)
+    assert along_rows.dtype == dtype
+    assert torch.equal(along_rows, hadamard(x.t().contiguous(), size, signs).t())
+    in_float32 = hadamard(x.float(), size, signs, dim=0)
+    assert torch.equal(along_rows, in_float32.to(dtype))
+
+
+def test_size_one_is_the_signs_alone() -> None:
+    x = torch.randn(3, 4)
+    assert torch.equal(hadamard(x, 1, ()), x)
+    assert torch.equal(hadamard(x, 1, (-1,)), -x)
+
+
+def test_an_extent_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(InputError, match=r"extent 24 .* Hadamard size 16"):
+        hadamard(torch.zeros(2, 24), 16, ())
+
+
+def test_drawn_signs_depend_on_the_seed_alone() -> None:
+    first, again, other = Hadamard(512, 0).vector, Hadamard(512, 0).vector, Hadamard(512, 1).vector
+    assert first == again
+    assert first != other
+    assert set(first) == {-1, 1}
+    # 512 fair signs: the sum's deviation is sqrt(512); 5 of them
+    assert abs(sum(first)) < 5 * math.sqrt(512)
+    assert Hadamard(16, 0).vector == first[:16]
+    # part of the definition of a run: the first two bytes of SHA-256 of "hadamard/0/0"
+    assert first[:16] == [-1, -1, 1, 1, -1, 1, 1, -1, -1, -1, 1, 1, 1, 1, -1, -1]

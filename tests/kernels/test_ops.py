@@ -1,0 +1,143 @@
+"""The registered operators: opcheck, results on the meta device, no device-dependent division."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fp4lab import formats as f
+from fp4lab.formats import BlockFormat
+from fp4lab.functional import noise_state
+from fp4lab.kernels import ops
+from fp4lab.kernels.matmul.reference import epilogue_alpha
+
+TWO_LEVEL_ROWS = f.NVFP4.replace(name="two_level_rows", block=(1, f.WHOLE))
+WIDE_SCALE = f.NVFP4.replace(name="bf16_scale", scale=f.BF16_ELEMENT, level=f.Level.NONE)
+FORMATS = [f.get(name) for name in f.names()] + [TWO_LEVEL_ROWS, WIDE_SCALE]
+CHECKED = [
+    f.NVFP4,
+    f.NVFP4_16X16,
+    f.NVFP4_ROWWISE,
+    f.NVFP4_4OVER6,
+    f.MXFP8_E4M3,
+    f.FP8_TENSOR_E4M3,
+    f.FP8_ROW_E5M2,
+    f.BF16,
+    TWO_LEVEL_ROWS,
+]
+#: sides, and bits of noise
+SHAPES = [((32, 64), 0), ((5, 37), 8), ((0, 64), 32), ((32, 0), 0), ((0, 0), 8)]
+
+
+def arguments(
+    x: Tensor, fmt: BlockFormat, transposed: bool = False, bits: int = 0, size: int = 1
+) -> tuple[Any, ...]:
+    state = noise_state(0, "layer") if bits else None
+    signs = f.Hadamard(size, 0).vector if size > 1 else []
+    return x, fmt.ints, transposed, size, signs, bits, state, 1, None, 0, None
+
+
+def name(fmt: BlockFormat) -> str:
+    return fmt.name
+
+
+QUANTIZERS = [ops.quantize, ops.fake_quantize, ops.operand]
+
+
+@pytest.mark.parametrize("op", QUANTIZERS, ids=str)
+def test_quantizers_pass_opcheck(op: Any) -> None:
+    torch.library.opcheck(op, arguments(torch.randn(32, 64), f.NVFP4_4OVER6))
+    torch.library.opcheck(op, arguments(torch.randn(32, 64).bfloat16(), f.NVFP4, True, 8, 16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fmt", CHECKED, ids=name)
+@pytest.mark.parametrize("op", QUANTIZERS, ids=str)
+def test_quantizers_pass_opcheck_in_every_kind_of_format(op: Any, fmt: BlockFormat) -> None:
+    torch.library.opcheck(op, arguments(torch.randn(32, 64), fmt))
+    torch.library.opcheck(op, arguments(torch.randn(32, 64).bfloat16(), fmt, True, 8, 16))
+
+
+def test_the_other_operators_pass_opcheck() -> None:
+    for fmt in (f.NVFP4, f.FP8_ROW_E4M3, f.MXFP4):
+        stored = ops.quantize(*arguments(torch.randn(32, 64), fmt))
+        for op in (ops.dequantize, ops.stored_operand):
+            torch.library.opcheck(op, (*stored, fmt.ints, 64))
+    a, b = torch.randn(4, 8), torch.randn(6, 8)
+    for alpha in (None, torch.randn(1), torch.randn(4, 1)):
+        torch.library.opcheck(ops.matmul, (a, b, alpha, False))
+
+
+def described(tensors: Any) -> list[tuple[torch.Size, torch.dtype, bool]]:
+    tensors = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+    return [(t.shape, t.dtype, t.is_contiguous()) for t in tensors]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=name)
+def test_results_on_the_meta_device_are_described_as_the_real_ones(fmt: BlockFormat) -> None:
+    for (shape, bits), transposed in itertools.product(SHAPES, (False, True)):
+        x = torch.randn(shape)
+        for op in (ops.quantize, ops.fake_quantize, ops.operand):
+            real = op(*arguments(x, fmt, transposed, bits))
+            meta = op(*arguments(x.to("meta"), fmt, transposed, bits))
+            assert described(real) == described(meta), (op, shape, transposed, bits)
+            assert all(contiguous for *_, contiguous in described(real))
+        stored = ops.quantize(*arguments(x, fmt))
+        for op in (ops.dequantize, ops.stored_operand):
+            meta = op(*(t.to("meta") for t in stored), fmt.ints, shape[1])
+            assert described(op(*stored, fmt.ints, shape[1])) == described(meta), (op, shape)
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=name)
+def test_the_three_ways_to_an_operand_agree(fmt: BlockFormat) -> None:
+    """Quantize and store, quantize and multiply, quantize and dequantize: the same numbers."""
+    for transposed, bits, size in ((False, 0, 1), (True, 0, 16), (False, 8, 16), (True, 8, 1)):
+        x = torch.randn(48, 80) * 3
+        how = arguments(x, fmt, transposed, bits, size)
+        stored = ops.quantize(*how)
+        columns = x.shape[0] if transposed else x.shape[1]
+        for direct, again in zip(
+            ops.operand(*how), ops.stored_operand(*stored, fmt.ints, columns), strict=True
+        ):
+            assert torch.equal(direct, again)
+        assert torch.equal(ops.fake_quantize(*how), ops.dequantize(*stored, fmt.ints, columns))
+
+
+class Divisors(TorchDispatchMode):
+    """Records what tensors are divided by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func.overloadpacket in (torch.ops.aten.div, torch.ops.aten.div_):
+            self.seen.append(args[1])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=name)
+def test_nothing_is_divided_by_a_number(fmt: BlockFormat) -> None:
+    """CUDA multiplies by the rounded reciprocal of a number, and would differ in the last bit."""
+    with Divisors() as divisors:
+        stored = ops.quantize(*arguments(torch.randn(32, 64), fmt))
+        _, epilogue = ops.stored_operand(*stored, fmt.ints, 64)
+        ops.dequantize(*stored, fmt.ints, 64)
+        epilogue_alpha(epilogue, epilogue, fmt, fmt)
+        _ = torch.ones(1) / 3.0
+    assert [d for d in divisors.seen if not isinstance(d, Tensor)] == [3.0]
+
+
+def test_formats_survive_the_flat_schema() -> None:
+    for fmt in FORMATS:
+        back = BlockFormat.from_ints(fmt.ints)
+        assert back.ints == fmt.ints
+        assert all(isinstance(value, int) for value in fmt.ints)
+        assert (back.element.max_value, back.cap) == (fmt.element.max_value, fmt.cap)

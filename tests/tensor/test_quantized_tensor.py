@@ -1,0 +1,74 @@
+"""QuantizedTensor: shapes, size, equality, copies, repr."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import fp4lab
+from fp4lab import QuantizedTensor
+from fp4lab import formats as f
+from fp4lab.formats import BlockFormat
+
+FORMATS = [f.get(name) for name in f.names()]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+def test_the_shape_is_the_logical_one(fmt: BlockFormat) -> None:
+    """Edge case B36: (4, 16) in 4 bits is stored as (4, 8) and still has the shape (4, 16)."""
+    x = torch.randn(3, 4, 16)
+    q = fp4lab.quantize(x, fmt, ragged="pad")
+    assert q.shape == x.shape == q.dequantize().shape
+    assert q.matrix_shape == (12, 16)
+    assert q.codes.shape == (12, 8 if fmt.element.bits == 4 else 16)
+    turned = fp4lab.quantize(x, fmt, axis=-2, ragged="pad")
+    assert turned.shape == x.shape
+    assert turned.matrix_shape == (16, 12)
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+def test_the_size_is_that_of_the_format(fmt: BlockFormat) -> None:
+    q = fp4lab.quantize(torch.randn(256, 256), fmt)
+    expected = fmt.bits_per_value(256, 256)
+    # 6-bit codes take a byte
+    expected += {6: 2}.get(fmt.element.bits, 0)
+    assert q.bits_per_value == pytest.approx(expected)
+    assert q.nbytes == sum(part.nbytes for part in q.parts())
+
+
+def test_equality_is_of_bits_format_and_shape() -> None:
+    x = torch.randn(32, 32)
+    q = fp4lab.quantize(x, f.NVFP4)
+    assert q.equal(fp4lab.quantize(x, f.NVFP4))
+    assert not q.equal(fp4lab.quantize(x, f.NVFP4, axis=-2))
+    assert not q.equal(fp4lab.quantize(x.view(2, 16, 32), f.NVFP4))
+    assert not q.equal(fp4lab.quantize(x, f.NVFP4_4OVER6))
+    assert not q.equal(fp4lab.quantize(-x, f.NVFP4))
+    nan = fp4lab.quantize(torch.full((1, 16), torch.nan), f.NVFP4)
+    assert nan.equal(fp4lab.quantize(torch.full((1, 16), torch.nan), f.NVFP4))
+
+
+def test_copies_hold_the_same_bits_in_other_memory() -> None:
+    """Edge case B59: deepcopy and pickle of quantized tensors."""
+    q = fp4lab.quantize(torch.randn(32, 64), f.NVFP4, axis=-2)
+    for other in (copy.deepcopy(q), pickle.loads(pickle.dumps(q))):
+        assert isinstance(other, QuantizedTensor)
+        assert q.equal(other)
+        assert other.codes.data_ptr() != q.codes.data_ptr()
+        assert torch.equal(other.dequantize(), q.dequantize())
+    assert q.to("cpu").equal(q)
+    assert q.to("meta").shape == q.shape
+
+
+def test_repr_says_what_it_is_in_one_line() -> None:
+    x = torch.arange(32.0).reshape(2, 16)
+    assert repr(fp4lab.quantize(x, f.NVFP4)) == (
+        "QuantizedTensor(nvfp4 2x16, 5.50 bits a value, amax 31, cpu)"
+    )
+    assert "blocks along dim -2" in repr(fp4lab.quantize(x.t(), f.NVFP4, axis=-2))
+    assert "amax" not in repr(fp4lab.quantize(x, f.MXFP4, ragged="pad"))
+    assert "meta" in repr(fp4lab.quantize(x, f.NVFP4).to("meta"))
+    assert "0x16" in repr(fp4lab.quantize(x[:0], f.NVFP4))
