@@ -1,7 +1,8 @@
 """Progress of several runs at once, read from the `metrics.jsonl` that each of them writes.
 
 On a terminal: a bar a run and one for all of them with the remaining time. Elsewhere: a line every
-ten seconds. The remaining time is what is left over the speed since the start, all runs together.
+ten seconds. The remaining time is what is left over the speed since the first step, all runs
+together.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class RunsProgress:
         self._console = console or Console(stderr=True)
         self._jobs = jobs
         self._tails = {job.name: Tail(job.folder / "metrics.jsonl") for job in jobs}
-        self._started = self._spoke = time.monotonic()
+        self._started = self._spoke = self._since = time.monotonic()
         self._before = self._read()
         self._progress: Progress | None = None
         self._bars: dict[str, TaskID] = {}
@@ -126,11 +127,13 @@ class RunsProgress:
             if "" in self._bars:
                 left = self._remaining(done)
                 self._progress.update(self._bars[""], completed=done, total=self._total, note=left)
-        elif time.monotonic() - self._spoke >= LINE_EVERY:
+            return
+        left = self._remaining(done)
+        if time.monotonic() - self._spoke >= LINE_EVERY:
             self._spoke = time.monotonic()
-            self.say(self.line(done))
+            self.say(self.line(left))
 
-    def line(self, done: int) -> str:
+    def line(self, left: str) -> str:
         """Where every run that has begun stands, in one line."""
         parts = [
             f"{job.name} {self._tails[job.name].step}/{job.steps} {_loss(self._tails[job.name])}"
@@ -138,14 +141,17 @@ class RunsProgress:
             if 0 < self._tails[job.name].step < job.steps
         ]
         elapsed = time.monotonic() - self._started
-        return " | ".join([f"{elapsed:.0f} s", *parts, self._remaining(done) or "starting"])
+        return " | ".join([f"{elapsed:.0f} s", *parts, left or "starting"])
 
     def _remaining(self, done: int) -> str:
-        speed = (done - self._before) / max(time.monotonic() - self._started, 1e-9)
-        if speed <= 0:
-            return ""
         if done >= self._total:
             return "measuring"
+        now = time.monotonic()
+        if done <= self._before:
+            # Nothing yet: processes start, or a resumed run went back to its checkpoint.
+            self._before, self._since = done, now
+            return ""
+        speed = (done - self._before) / max(now - self._since, 1e-9)
         seconds = round((self._total - done) / speed)
         return f"{seconds // 60}:{seconds % 60:02d} left"
 

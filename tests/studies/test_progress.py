@@ -70,11 +70,33 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
         shown.poll()
     assert out.getvalue().splitlines() == [
         "2 runs, 200 steps in all",
-        # 40 steps in 10 s, 140 left
-        "10 s | bf16-seed0 60/100 loss 1.250 | 0:35 left",
+        # 40 steps in the 5 s since the first poll, 140 left
+        "10 s | bf16-seed0 60/100 loss 1.250 | 0:18 left",
         "nvfp4-seed0 failed: NaN [at] step 3",
-        # 40 steps in 20 s, 40 left, the failed run's do not count
-        "20 s | bf16-seed0 60/100 loss 1.250 | 0:20 left",
+        # 40 steps in 15 s, 40 left, the failed run's do not count
+        "20 s | bf16-seed0 60/100 loss 1.250 | 0:15 left",
+    ]
+
+
+def test_a_run_that_goes_back_to_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps beyond the checkpoint are made again: they must not count as a speed below zero."""
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    jobs = jobs_in(tmp_path)[:1]
+    write(jobs[0], line(60))
+    with RunsProgress(jobs, console=Console(file=out, width=200)) as shown:
+        for seconds, step in ((5, 40), (5, 50), (10, 70)):
+            clock[0] += seconds
+            rewritten = jobs[0].folder / "new"
+            rewritten.write_text(line(step))
+            rewritten.replace(jobs[0].folder / "metrics.jsonl")
+            shown.poll()
+    assert [text.rpartition("| ")[2] for text in out.getvalue().splitlines()[1:]] == [
+        "0:25 left",  # 10 steps in 5 s, 50 left
+        "0:15 left",  # 30 steps in 15 s, 30 left
     ]
 
 
