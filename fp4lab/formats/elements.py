@@ -86,7 +86,7 @@ class ElementType:
                 "2^127; set mantissa_bits=0, signed=False and such a bias"
             )
 
-    @property
+    @cached_property
     def is_short_float32(self) -> bool:
         """Whether codes are the leading bits of a float32 (BF16, and FP32 itself)."""
         same = self.signed and self.exponent_bits == 8 and self.bias == 127

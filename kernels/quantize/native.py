@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, ElementType, Level, Overflow, Selection, Ties
+from fp4lab.formats import BlockFormat, BlockScale, ElementType, Level, Overflow, Selection, Ties
 from fp4lab.kernels.hadamard.reference import matrix
 from fp4lab.kernels.native import library, wants_native
 from fp4lab.kernels.quantize.reference import Noise, block_sides
@@ -72,6 +72,7 @@ class _Plan(ctypes.Structure):
 
 def takes(x: Tensor, fmt: BlockFormat, hadamard: int, signs: list[int]) -> bool:
     """Whether the C version computes this case (and is wanted); the reference computes the rest."""
+    rounds_scale = fmt.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
     return (
         x.device.type == "cpu"
         and type(x) in (Tensor, torch.nn.Parameter)
@@ -80,12 +81,17 @@ def takes(x: Tensor, fmt: BlockFormat, hadamard: int, signs: list[int]) -> bool:
         and fmt.ties == Ties.EVEN
         and fmt.overflow == Overflow.SATURATE
         and not fmt.element.is_short_float32
+        and not (rounds_scale and fmt.scale is not None and _is_bf16_like(fmt.scale))
         and x.numel() > 0
         # a narrower input's Hadamard transform is rounded to its own type first
         and (x.dtype == torch.float32 or (hadamard == 1 and not signs))
         and wants_native()
         and library(SOURCE) is not None
     )
+
+
+def _is_bf16_like(scale: ElementType) -> bool:
+    return scale.is_short_float32 and scale.mantissa_bits < 23
 
 
 def quantize(

@@ -118,7 +118,7 @@ def quantize_blocks(
     if amax is None:
         amax = tensor_amax(block_amax, fmt)
     amax = amax.to(torch.float32)
-    outer = amax.view(-1, 1, 1, 1)
+    outer = amax.view(-1, 1, 1, 1) if fmt.level != Level.NONE else x_MK.new_ones(())
     if fmt.selection != Selection.NONE:
         values, decode_R1C1 = _four_over_six(x_RrCc, block_amax, outer, fmt, noise)
     else:
