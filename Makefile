@@ -54,7 +54,7 @@ imports: venv
 	$(call step,import order,$(BIN)/lint-imports)
 
 slow: venv
-	$(call step,slower tests and packages,$(BIN)/pytest -n $(WORKERS) -m "$(SLOW)" --timeout 600)
+	$(call step,slower tests and packages,$(BIN)/pytest -n $(WORKERS) -m "$(SLOW)" --timeout 600 --durations 5)
 
 notebooks: venv
 	$(call step,notebooks,$(BIN)/python tools/notebooks.py)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import io
 import os
 import re
@@ -148,10 +149,28 @@ def evaluate(arguments: list[str]) -> int:
     return OK
 
 
+def compare(arguments: list[str]) -> int:
+    """Compare recipes on one model."""
+    from fp4lab.studies import command
+
+    about = command.COMPARE_ABOUT
+    return command.compare(parse("compare", command.COMPARE, arguments, about=about))
+
+
+def report(arguments: list[str]) -> int:
+    """Draw a comparison's report again."""
+    from fp4lab.studies import command
+
+    about = command.REPORT_ABOUT
+    return command.redraw(parse("report", command.REPORT, arguments, about=about))
+
+
 #: Name, function and one line of help of every command, in the order of the help.
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "compare": (compare, "train one model under several recipes and report the gaps"),
     "train": (train, "train a language model under a precision recipe"),
     "eval": (evaluate, "the held-out loss of a checkpoint"),
+    "report": (report, "draw the report of a comparison again"),
 }
 
 
@@ -167,9 +186,12 @@ def _usage() -> str:
 
 
 def _describe(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return str(error)
+    text = f"{error.filename}: {error.strerror}"
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        text += "; what was saved before is intact: free some space and give the command again"
+    return text
 
 
 def _one_line(box: str, command: str) -> str:
@@ -179,12 +201,15 @@ def _one_line(box: str, command: str) -> str:
     'Unknown: -x; see fp4lab train --help'
     """
     parts: list[list[str]] = [[]]
-    for line in box.splitlines():
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines():
         text = line.strip("│ ")
-        if text and set(text) == {"─"}:
+        if text and set(text) <= {"─", "-"}:
             parts.append([])
         elif text and not text.startswith(("╭", "╰")):
             parts[-1].append(text)
+    if "╭" not in box:
+        # Without UTF-8 the title is not in the frame but above the first rule.
+        parts = parts[1:] or parts
     message = re.sub(r"^Error parsing (?!-)[^:]*: ", "", " ".join(parts[0]).rstrip("."))
     near = parts[1] if len(parts) > 1 else []
     if near and near[0].startswith("Perhaps you meant") and len(near) > 1:

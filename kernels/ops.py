@@ -9,7 +9,8 @@ All take the matrix `x` as it is stored, `[M, K]` row-major in meaning (any stri
 description of how it is quantized:
 
     format          `BlockFormat.ints`
-    transposed      quantize x^T (blocks and Hadamard run along M); results are `[K, M]`
+    transposed      quantize x^T (blocks and Hadamard run along M); results are `[K, M]`, values
+                    with the strides of x^T, codes contiguous
     hadamard, signs size of the Hadamard transform (1: none) and its signs (empty: none)
     noise_bits      0 nearest, 8 or 32 stochastic, with `state` (int64 `[4]`), `stream`, global
                     `row_ids` (int64 `[M]`) and `column_offset` of the stored matrix
@@ -27,6 +28,7 @@ from torch import Tensor
 from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level
 from fp4lab.kernels.matmul import reference as _matmul
 from fp4lab.kernels.quantize import reference as _quantize
+from fp4lab.kernels.quantize.dispatch import Quantization
 
 _QUANTIZER = (
     "(Tensor x, int[] format, bool transposed, int hadamard, int[] signs, int noise_bits, "
@@ -52,7 +54,7 @@ def _parse(ints: tuple[int, ...]) -> BlockFormat:
     return BlockFormat.from_ints(list(ints))
 
 
-def _encode(
+def _asked(
     x: Tensor,
     format: list[int],
     transposed: bool,
@@ -64,34 +66,38 @@ def _encode(
     row_ids: Tensor | None,
     column_offset: int,
     amax: Tensor | None,
-) -> tuple[_quantize.Encoded, BlockFormat, tuple[int, int]]:
-    fmt = _parse(tuple(format))
+) -> Quantization:
     noise = None
     if noise_bits:
         assert state is not None
         noise = _quantize.Noise(state, stream, noise_bits, row_ids, column_offset)
-    z = _quantize.prepare(x, transposed, hadamard, signs)
-    random = _quantize.draw(noise, x.shape[0], x.shape[1], transposed)
-    encoded = _quantize.quantize_blocks(z, fmt, amax=amax, noise_MK=random)
-    return encoded, fmt, (z.shape[0], z.shape[1])
+    fmt = _parse(tuple(format))
+    return Quantization(x, fmt, transposed, hadamard, tuple(signs), noise, amax)
+
+
+def _dense(values: Tensor, transposed: bool) -> Tensor:
+    """Row-major, or column-major for a transposed operand; a copy only where it is needed."""
+    return values.t().contiguous().t() if transposed else values.contiguous()
 
 
 @torch.library.impl(_library, "quantize", "CompositeExplicitAutograd")
 def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    codes, scales, amax = _quantize.codes_and_scales(*_encode(x, *arguments))
+    asked = _asked(x, *arguments)
+    codes, scales, amax = _quantize.codes_and_scales(asked.encoded(), asked.format, asked.shape)
     return codes.contiguous(), scales.contiguous(), amax.clone()
 
 
 @torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
 def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
-    values = _quantize.dequantized(*_encode(x, *arguments))
-    return values.to(x.dtype).contiguous()
+    values = _asked(x, *arguments).dequantized()
+    return _dense(values.to(x.dtype), arguments[1])
 
 
 @torch.library.impl(_library, "operand", "CompositeExplicitAutograd")
 def _operand_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    values, epilogue = _quantize.operand(*_encode(x, *arguments))
-    return values.contiguous(), epilogue.clone(memory_format=torch.contiguous_format)
+    values, epilogue = _asked(x, *arguments).operand()
+    epilogue = epilogue.clone(memory_format=torch.contiguous_format)
+    return _dense(values, arguments[1]), epilogue
 
 
 @torch.library.impl(_library, "dequantize", "CompositeExplicitAutograd")
@@ -115,8 +121,10 @@ def _stored_operand_impl(
 
 @torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")
 def _matmul_impl(a: Tensor, b: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
-    with torch.autocast(a.device.type, enabled=False):
-        return _matmul.scaled_matmul(a, b, alpha, fast)
+    if torch.is_autocast_enabled(a.device.type):
+        with torch.autocast(a.device.type, enabled=False):
+            return _matmul.scaled_matmul(a, b, alpha, fast)
+    return _matmul.scaled_matmul(a, b, alpha, fast)
 
 
 def _shape(x: Tensor, transposed: bool) -> tuple[int, int]:
@@ -158,7 +166,7 @@ def _quantize_fake(
 
 @torch.library.register_fake("fp4lab::fake_quantize", lib=_library)
 def _fake_quantize_fake(x: Tensor, format: list[int], transposed: bool, *_: object) -> Tensor:
-    return x.new_empty(_shape(x, transposed))
+    return _dense(x.new_empty(_shape(x, transposed)), transposed)
 
 
 @torch.library.register_fake("fp4lab::operand", lib=_library)
@@ -167,7 +175,7 @@ def _operand_fake(
 ) -> tuple[Tensor, Tensor]:
     fmt = _parse(tuple(format))
     rows, columns = _shape(x, transposed)
-    values = x.new_empty((rows, columns), dtype=torch.float32)
+    values = _dense(x.new_empty((rows, columns), dtype=torch.float32), transposed)
     return values, x.new_empty(_epilogue_shape(fmt, rows), dtype=torch.float32)
 
 

@@ -4,9 +4,10 @@
     x = x + attention(attention_norm(x));  x = x + mlp(mlp_norm(x))      for every block
     logits = head(final_norm(x))
 
-Queries, keys and values are separate `Linear` layers, and no layer has a bias, so that a recipe
-can name every matrix product. Left out: dropout and learned positions (not used at these scales
-today), a key-value cache and sampling (this package trains), query-key norms, logit soft-capping.
+Queries, keys and values are one `Linear` layer, as in Megatron-LM: they share their input, so it is
+quantized once, and the weights share one tensor scale. No layer has a bias. Left out: dropout and
+learned positions (not used at these scales today), a key-value cache and sampling (this package
+trains), query-key norms, logit soft-capping.
 
 Shape letters: B batch, T position, D model width, H head, K channel of a head, V vocabulary.
 """
@@ -34,7 +35,7 @@ def _empty(kind: type[nn.Module], rows: int, columns: int, **options: bool) -> A
     and resetting one under the same seed would differ.
     """
     device = torch.get_default_device()
-    return nn.utils.skip_init(kind, rows, columns, device=device, **options)  # type: ignore[no-untyped-call]
+    return nn.utils.skip_init(kind, rows, columns, device=device, **options)
 
 
 def _linear(in_features: int, out_features: int) -> nn.Linear:
@@ -48,17 +49,18 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = config.head_dim
         self.grouped = config.num_kv_heads < config.num_heads
-        self.q = _linear(config.dim, config.num_heads * config.head_dim)
-        self.k = _linear(config.dim, config.num_kv_heads * config.head_dim)
-        self.v = _linear(config.dim, config.num_kv_heads * config.head_dim)
+        self.heads = (config.num_heads, config.num_kv_heads)
+        all_heads = config.num_heads + 2 * config.num_kv_heads
+        # rows: queries of all heads, then keys, then values
+        self.qkv = _linear(config.dim, all_heads * config.head_dim)
         self.out = _linear(config.num_heads * config.head_dim, config.dim)
 
     def forward(self, x_BTD: Tensor, rope: RopeTables) -> Tensor:
         """Attend from every position to itself and the ones before it."""
-        heads = (*x_BTD.shape[:2], -1, self.head_dim)
-        q_BTHK = apply_rope(self.q(x_BTD).view(heads), rope)
-        k_BTHK = apply_rope(self.k(x_BTD).view(heads), rope)
-        v_BTHK = self.v(x_BTD).view(heads)
+        num_heads, num_kv_heads = self.heads
+        qkv_BTHK = self.qkv(x_BTD).unflatten(2, (-1, self.head_dim))
+        qk_BTHK, v_BTHK = qkv_BTHK.split((num_heads + num_kv_heads, num_kv_heads), dim=2)
+        q_BTHK, k_BTHK = apply_rope(qk_BTHK, rope).split(self.heads, dim=2)
         y_BHTK = F.scaled_dot_product_attention(
             q_BTHK.transpose(1, 2),
             k_BTHK.transpose(1, 2),

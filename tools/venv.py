@@ -69,7 +69,11 @@ def main() -> int:
         print(f"Python {version} is too old for fp4lab; {cure}", file=sys.stderr)
         return 1
     with open(ROOT / ".venv.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another make that is setting up .venv ...", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         expected, found = expected_stamp(), found_stamp()
         if found == expected:
             return 0

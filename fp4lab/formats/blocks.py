@@ -20,6 +20,8 @@ Sources: arXiv 2509.25149 section 2 and appendix; OCP MX v1.0; Transformer Engin
 from __future__ import annotations
 
 import dataclasses
+import math
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -101,11 +103,11 @@ class BlockFormat:
     Raises:
         InputError: a combination that has no meaning, named with its cure.
 
-    >>> from fp4lab import formats as f
-    >>> mine = BlockFormat(name="nvfp4_1x32", element=f.E2M1, block=(1, 32), scale=f.E4M3,
-    ...                    block_scale=BlockScale.FOLDED, level=Level.TENSOR)
-    >>> mine.bits_per_value(1024, 1024)
-    4.250030517578125
+    >>> from fp4lab.formats import E2M1, E4M3
+    >>> mine = BlockFormat(name="nvfp4_1x32", element=E2M1, block=(1, 32), scale=E4M3,
+    ...                    level=Level.TENSOR)
+    >>> round(mine.bits_per_value(), 2)
+    4.25
     """
 
     name: str
@@ -124,6 +126,11 @@ class BlockFormat:
     keep_negative_zero: bool = False
 
     def __post_init__(self) -> None:
+        self._validate()
+        # torch.compile cannot trace the lock of a cached property: make these here
+        _ = self.ints, self.amax_factor
+
+    def _validate(self) -> None:
         if not self.element.signed or not self.element.has_zero or self.element.bits > 16:
             raise InputError(
                 f"element={self.element.name!r} of {self.name!r} cannot hold negative values, zero "
@@ -134,12 +141,10 @@ class BlockFormat:
                 f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
                 f"{self.name!r}: give both (scaled) or neither (plain cast)"
             )
-        for name in ("scale_cap", "scale_floor", "zero_scale"):
-            value = getattr(self, name)
-            if not 0 <= value <= 2.0**38 or value % _UNIT:
-                raise InputError(
-                    f"{name}={value} of {self.name!r} is not a multiple of 2^-24 from 0 to 2^38"
-                )
+        for field in ("scale_cap", "scale_floor", "zero_scale"):
+            value = getattr(self, field)
+            if not 0 <= value < math.inf:
+                raise InputError(f"{field}={value} of {self.name!r} is not a finite scale >= 0")
         if self.block is not None and self.scale is not None:
             self._check_scale(self.scale)
             self._check_level(*self.block)
@@ -191,24 +196,24 @@ class BlockFormat:
                 "use a power of two of rows, and fixed sides"
             )
 
-    @property
+    @cached_property
     def cap(self) -> float:
         """The block scale that the second level maps the largest block to."""
         if self.scale_cap:
             return self.scale_cap
         return self.scale.max_value if self.scale is not None else 1.0
 
-    @property
+    @cached_property
     def amax_factor(self) -> float:
         """C * M: a stored amax divided by this is the second-level decode scale."""
         return self.cap * self.element.max_value if self.level != Level.NONE else 1.0
 
-    @property
+    @cached_property
     def whole_rows(self) -> bool:
         """Whether one scale covers whole rows (or all), so that a GEMM can apply it at its end."""
         return self.block in ((WHOLE, WHOLE), (1, WHOLE)) and self.level == Level.NONE
 
-    @property
+    @cached_property
     def operand_fits_bf16(self) -> bool:
         """Whether element times block scale has at most bf16's 8 significant bits."""
         significant = self.element.mantissa_bits + 1
@@ -217,7 +222,7 @@ class BlockFormat:
             significant += 0 if power_of_two else self.scale.mantissa_bits + 1
         return significant <= 8
 
-    @property
+    @cached_property
     def packed(self) -> bool:
         """Whether two codes share a byte (4-bit elements; low nibble first)."""
         return self.element.bits == 4
@@ -243,9 +248,9 @@ class BlockFormat:
 
     @cached_property
     def ints(self) -> list[int]:
-        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it)
+        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it).
 
-        Real fields (cap, floor, zero scale) are multiples of 2^-24 at most 2^38 large.
+        Real fields (cap, floor, zero scale) are the bits of a float64.
         """
         rows, columns = self.block or (-1, -1)
         return [
@@ -256,7 +261,7 @@ class BlockFormat:
             int(self.scale_rule),
             int(self.block_scale),
             int(self.level),
-            *(int(v / _UNIT) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
+            *(_float_bits(v) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
             int(self.ties),
             int(self.overflow),
             int(self.selection),
@@ -275,9 +280,9 @@ class BlockFormat:
             scale_rule=ScaleRule(rest[2]),
             block_scale=BlockScale(rest[3]),
             level=Level(rest[4]),
-            scale_cap=rest[5] * _UNIT,
-            scale_floor=rest[6] * _UNIT,
-            zero_scale=rest[7] * _UNIT,
+            scale_cap=_float_from(rest[5]),
+            scale_floor=_float_from(rest[6]),
+            zero_scale=_float_from(rest[7]),
             ties=Ties(rest[8]),
             overflow=Overflow(rest[9]),
             selection=Selection(rest[10]),
@@ -285,7 +290,14 @@ class BlockFormat:
         )
 
 
-_UNIT = 2.0**-24
+def _float_bits(value: float) -> int:
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
+
+
+def _float_from(bits: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value
 
 
 def _element_ints(e: ElementType) -> list[int]:

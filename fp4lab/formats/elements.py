@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 from fp4lab.errors import InputError
 
@@ -85,23 +86,29 @@ class ElementType:
                 "2^127; set mantissa_bits=0, signed=False and such a bias"
             )
 
-    @property
+    @cached_property
     def is_short_float32(self) -> bool:
         """Whether codes are the leading bits of a float32 (BF16, and FP32 itself)."""
         same = self.signed and self.exponent_bits == 8 and self.bias == 127
         return same and self.specials == Specials.IEEE
 
-    @property
+    @cached_property
+    def is_ieee(self) -> bool:
+        """Whether bias and specials are those of IEEE 754 for these widths."""
+        standard = self.bias == (1 << (self.exponent_bits - 1)) - 1
+        return standard and self.signed and self.has_zero and self.specials == Specials.IEEE
+
+    @cached_property
     def bits(self) -> int:
         """Width of a code."""
         return self.signed + self.exponent_bits + self.mantissa_bits
 
-    @property
+    @cached_property
     def min_exponent(self) -> int:
         """Exponent of the smallest normal number; below it the grid is uniform."""
         return 1 - self.bias if self.has_zero else -self.bias
 
-    @property
+    @cached_property
     def max_exponent(self) -> int:
         """Exponent of the largest finite number."""
         top = (1 << self.exponent_bits) - 1 - self.bias
@@ -110,7 +117,7 @@ class ElementType:
         )
         return top - 1 if lost else top
 
-    @property
+    @cached_property
     def max_value(self) -> float:
         """Largest finite number."""
         steps = (2 << self.mantissa_bits) - 1
@@ -118,17 +125,17 @@ class ElementType:
             steps -= 1
         return float(steps) * 2.0 ** (self.max_exponent - self.mantissa_bits)
 
-    @property
+    @cached_property
     def min_normal(self) -> float:
         """Smallest positive normal number."""
         return 2.0**self.min_exponent
 
-    @property
+    @cached_property
     def min_subnormal(self) -> float:
         """Smallest positive number; the spacing of the grid up to `2 * min_normal`."""
         return 2.0 ** (self.min_exponent - self.mantissa_bits)
 
-    @property
+    @cached_property
     def max_code(self) -> int:
         """Code of `max_value`."""
         magnitudes = 1 << (self.exponent_bits + self.mantissa_bits)
@@ -136,19 +143,19 @@ class ElementType:
             return magnitudes - (1 << self.mantissa_bits) - 1
         return magnitudes - 1 - (self.specials == Specials.NAN)
 
-    @property
+    @cached_property
     def sign_code(self) -> int:
         """The sign bit in a code; 0 for unsigned types."""
         return 1 << (self.bits - 1) if self.signed else 0
 
-    @property
+    @cached_property
     def nan_code(self) -> int | None:
         """The positive NaN with all magnitude bits set, None where every code is a number."""
         if self.specials == Specials.NONE:
             return None
         return (1 << (self.exponent_bits + self.mantissa_bits)) - 1
 
-    @property
+    @cached_property
     def inf_code(self) -> int | None:
         """Code of positive infinity, None where there is none."""
         return self.max_code + 1 if self.specials == Specials.IEEE else None

@@ -61,7 +61,7 @@ def first_nonfinite(model: nn.Module, loss: Callable[[], Tensor]) -> Finding | N
             value = loss()
         watch.note("loss", "value", value)
         if watch.finding is None and value.requires_grad:
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
     finally:
         for handle in handles:
             handle.remove()
@@ -128,7 +128,7 @@ class _Watch:
 
 
 def _on_gradient(tensor: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
-    handle: RemovableHandle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+    handle: RemovableHandle = tensor.register_hook(hook)
     return handle
 
 

@@ -121,7 +121,7 @@ class Linear(torch.nn.Linear):
                 f"must be in_features={self.in_features}"
             )
         kind = x.device.type
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        if kind != "meta" and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             x, weight = x.to(dtype), weight.to(dtype)
         x_MK = x.reshape(x.shape[:-1].numel(), self.in_features)

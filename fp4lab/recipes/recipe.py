@@ -123,8 +123,8 @@ class Recipe:
         """
         layers = tuple(layers)
         resolved = tuple(self.resolve(la.name, la.block, la.num_blocks) for la in layers)
-        for recipe in (self, self.fprop_from):
-            for rule in recipe.rules if recipe is not None else ():
+        for recipe in (self, self.fprop_from or self):
+            for rule in recipe.rules:
                 if not rule.optional and not any(rule.match(layer) for layer in layers):
                     raise InputError(
                         f"rule {rule} of recipe {recipe.name!r} matches none of the "

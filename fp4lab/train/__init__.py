@@ -1,10 +1,10 @@
 """Training: a run as data, the loop, checkpoints and metrics."""
 
 from fp4lab.train.config import DataConfig, FitConfig, ModelConfig, OptimConfig, RunConfig
-from fp4lab.train.evaluate import Evaluation, evaluate
+from fp4lab.train.evaluation import Evaluation, evaluate
 from fp4lab.train.folder import FitResult
+from fp4lab.train.listeners import progress
 from fp4lab.train.loop import fit
-from fp4lab.train.progress import progress
 from fp4lab.train.run import train
 from fp4lab.train.task import LanguageTask, MeasuredTask, Task
 

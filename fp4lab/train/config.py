@@ -22,6 +22,7 @@ from fp4lab.optim.schedule import SHAPES, Shape
 
 OPERATIONAL = {"operational": True}
 DTYPES = ("float32", "bfloat16")
+RAGGED = ("error", "pad")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -145,6 +146,8 @@ class FitConfig:
     """Where to train; "auto" takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """"bfloat16" runs the model under autocast; the weights stay in float32."""
+    ragged: Literal["error", "pad"] = "error"
+    """What to do where a dimension does not fit a format's blocks; "pad" completes with zeros."""
     threads: int | None = None
     """Threads of one process on the CPU; None leaves torch's own choice."""
     compile: bool = False
@@ -167,6 +170,7 @@ class FitConfig:
     def __post_init__(self) -> None:
         _one_of("device", self.device, DEVICES)
         _one_of("dtype", self.dtype, DTYPES)
+        _one_of("ragged", self.ragged, RAGGED)
         for name in ("steps", "microbatches", "eval_every", "log_every", "checkpoint_every",
                      "keep_checkpoints"):  # fmt: skip
             _at_least(name, getattr(self, name), 1)

@@ -30,7 +30,9 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 RESULT = "result.json"
-_BEFORE_CONFIG = {RECIPE, ENVIRONMENT}
+TENSORBOARD = "tensorboard"
+#: What a death in the first moments may leave, before there is a run.
+_BEFORE_CONFIG = {RECIPE, ENVIRONMENT, TENSORBOARD}
 
 
 @dataclass(frozen=True)

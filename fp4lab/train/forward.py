@@ -8,11 +8,12 @@ seeded for each microbatch. So there is no random state to save, and a pass can 
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from fp4lab.train.config import FitConfig
 from fp4lab.train.precision import Precision
 from fp4lab.train.task import MeasuredTask, Task, to_device
 from fp4lab.train.world import World
+
+if TYPE_CHECKING:
+    from fp4lab.recipes import Recipe
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,11 @@ class Forward:
     world: World
 
     @classmethod
-    def build(cls, task: Task, recipe: Any, config: FitConfig, world: World) -> Forward:
+    def build(cls, task: Task, recipe: Recipe | None, config: FitConfig, world: World) -> Forward:
         """The model with its initial weights, converted, on its device and perhaps compiled."""
         torch.manual_seed(config.seed)
         model = task.build_model()
-        decay_start = config.schedule().decay_start
-        precision = Precision(model, recipe, seed=config.seed, decay_start=decay_start)
+        precision = Precision(model, recipe, config)
         model.to(world.device)
         if config.compile:
             # In place: wrapping by torch.compile(model) would rename every parameter.
@@ -107,6 +110,8 @@ def reproducible(config: FitConfig, device: torch.device) -> Iterator[None]:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         if on_gpu:
+            # cuBLAS reads this when it starts; without it, it may add in another order each time.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
         with torch.random.fork_rng(devices=[device.index] if on_gpu else []):
             yield

@@ -20,11 +20,11 @@ from fp4lab.train import environment, metrics
 from fp4lab.train import folder as folders
 from fp4lab.train.checkpoint import Checkpoint
 from fp4lab.train.config import FitConfig
-from fp4lab.train.evaluate import eval_event
-from fp4lab.train.folder import CHECKPOINTS, METRICS, FitResult
+from fp4lab.train.evaluation import eval_event
+from fp4lab.train.folder import CHECKPOINTS, METRICS, TENSORBOARD, FitResult
 from fp4lab.train.forward import Forward, reproducible
+from fp4lab.train.listeners import tensorboard
 from fp4lab.train.metrics import Event, MetricsFile
-from fp4lab.train.progress import tensorboard
 from fp4lab.train.stop import StopRequest
 from fp4lab.train.task import MeasuredTask, Task
 from fp4lab.train.tensors import (
@@ -93,6 +93,8 @@ class _Run:
         self.tokens = 0
         self.step = 0
         self.log: MetricsFile | None = None
+        # The time limit counts from here, signals only while the loop can grant them.
+        self.stop = StopRequest(config.time_limit)
         if world.rank == 0:
             self.record = folders.record(
                 config, recipe=recipe, data=self.data, environment=environment.describe(world)
@@ -114,14 +116,14 @@ class _Run:
         if self.world.rank == 0:
             # Only now, for what has failed so far should not leave a run behind.
             if self.config.tensorboard:
-                self.listeners.append(tensorboard(self.folder / "tensorboard"))
+                self.listeners.append(tensorboard(self.folder / TENSORBOARD))
             folders.create(self.folder, self.config, self.record, recipe=self.recipe)
         self._restore()
         if self.world.rank == 0:
             self.log = MetricsFile(self.folder / METRICS, step=self.step)
         try:
-            with StopRequest(self.config.time_limit) as stop:
-                reason = self._loop(stop)
+            with self.stop:
+                reason = self._loop()
             self._event({"kind": "end", "step": self.step, "reason": reason})
         except NonFiniteError as error:
             self._event(
@@ -136,8 +138,8 @@ class _Run:
             result.save()
         return result
 
-    def _loop(self, stop: StopRequest) -> str:
-        config = self.config
+    def _loop(self) -> str:
+        config, stop = self.config, self.stop
         while self.step < config.steps:
             began = time.perf_counter()
             update = self.updater.update(self.step, stop=stop.reason is not None)

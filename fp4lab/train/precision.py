@@ -9,6 +9,7 @@ from torch import nn
 if TYPE_CHECKING:
     from fp4lab.nn import ConversionReport
     from fp4lab.recipes import Recipe
+    from fp4lab.train.config import FitConfig
 
 
 class Precision:
@@ -18,29 +19,30 @@ class Precision:
     is a function of the step, so a resumed run needs no more than that.
     """
 
-    def __init__(
-        self, model: nn.Module, recipe: Recipe | None, *, seed: int, decay_start: int | None
-    ) -> None:
+    def __init__(self, model: nn.Module, recipe: Recipe | None, config: FitConfig) -> None:
         self.model = model
         self.recipe = recipe
-        self.decay_start = decay_start
+        self.config = config
+        self.decay_start = config.schedule().decay_start
         self.report: ConversionReport | None = None
         self._current: Recipe | None = None
         if recipe is not None:
-            from fp4lab import nn as fp4nn
-
-            self.report = fp4nn.convert(model, recipe, seed=seed)
-            self._current = recipe.at(0, decay_start)
+            self._convert(recipe.at(0, self.decay_start))
 
     def begin(self, step: int, microbatch: int = 0) -> None:
         """Bring the model to the recipe and the rounding noise of a microbatch (both from 0)."""
         if self.recipe is None:
             return
-        from fp4lab import nn as fp4nn
-
         if self.recipe.schedule:
             due = self.recipe.at(step, self.decay_start)
             if due != self._current:
-                fp4nn.set_recipe(self.model, due)
-                self._current = due
-        fp4nn.set_step(self.model, step, microbatch)
+                self._convert(due)
+        from fp4lab.nn import set_step
+
+        set_step(self.model, step, microbatch)
+
+    def _convert(self, recipe: Recipe) -> None:
+        from fp4lab.nn import convert
+
+        self.report = convert(self.model, recipe, seed=self.config.seed, ragged=self.config.ragged)
+        self._current = recipe

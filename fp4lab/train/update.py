@@ -83,7 +83,7 @@ class Updater:
         for microbatch in self.share:
             batch = self.forward.batch(step, microbatch)
             loss = self.forward.loss(step, microbatch, batch) / self.microbatches
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.detach()
             tokens += self.forward.num_tokens(batch)
         return total, tokens

@@ -19,12 +19,13 @@ from fp4lab.errors import InputError
 
 
 @cache
-def matrix(size: int, signs: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Rows k of diag(signs) @ H, entries +-1: H_kj = (-1)^(number of ones in k & j)."""
-    return tuple(
-        tuple((signs[k] if signs else 1) * (-1) ** (k & j).bit_count() for j in range(size))
+def matrix(size: int, signs: tuple[int, ...]) -> Tensor:
+    """diag(signs) @ H in float32, entries +-1: H_kj = (-1)^(number of ones in k & j)."""
+    entries = [
+        [(signs[k] if signs else 1) * (-1) ** (k & j).bit_count() for j in range(size)]
         for k in range(size)
-    )
+    ]
+    return torch.tensor(entries, dtype=torch.float32)
 
 
 def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int = -1) -> Tensor:
@@ -48,11 +49,12 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
             f"extent {x.shape[dim]} of dimension {dim} is not a multiple of the Hadamard size "
             f"{size}; choose a size that divides it"
         )
-    front = x.movedim(dim, 0)
-    x_AkB = front.to(torch.float32).reshape(front.shape[0] // size, size, front[:1].numel())
-    rows = torch.tensor(matrix(size, tuple(signs)), dtype=torch.float32, device=x.device)
-    y_AjB = torch.zeros_like(x_AkB)
+    # k first, so that each term is one pass over long rows
+    blocks = x.to(torch.float32).unflatten(dim, (-1, size)).movedim(dim % x.dim() + 1, 0)
+    x_kN = blocks.reshape(size, -1)
+    matrix_kj1 = matrix(size, tuple(signs)).to(x.device).unsqueeze(2)
+    y_jN = torch.zeros_like(x_kN)
     for k in range(size):
-        y_AjB.addcmul_(x_AkB[:, k : k + 1], rows[k].view(1, size, 1))
-    y_AjB.mul_(size**-0.5)
-    return y_AjB.view(front.shape).movedim(0, dim).to(x.dtype)
+        y_jN.addcmul_(matrix_kj1[k], x_kN[k])
+    y = y_jN.mul_(size**-0.5).view(blocks.shape).movedim(0, dim % x.dim() + 1)
+    return y.reshape(x.shape).to(x.dtype)

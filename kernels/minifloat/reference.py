@@ -6,9 +6,9 @@ the nearest multiple of u, ties to even, with no table, branch or cast:
 
     a = min(|x|, max);  big = 2^(e + 23 - m);  q = copysign((a + big) - big, x)
 
-BF16's grid reaches to 2^127, where that number would overflow; types that are short float32s are
-rounded on their bits instead.
-torch's own 8-bit casts are not used: their overflow rule changed between releases.
+Types that are short float32s (BF16) reach to 2^127, where that number would overflow; they are
+rounded on their bits instead, or by torch's own 16-bit cast where that is the same. torch's 8-bit
+casts are not used: their overflow rule changed between releases.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from fp4lab.formats import ElementType, Overflow, Specials, Ties
 
 FLOAT_MAX = torch.finfo(torch.float32).max
 _EXPONENT = 0x7F800000
+#: 16-bit casts that torch defines as IEEE 754 does, everywhere and always
+_NATIVE = {(8, 7): torch.bfloat16, (5, 10): torch.float16}
 
 
 def _power_of_two(biased_exponent: Tensor) -> Tensor:
@@ -67,6 +69,9 @@ def round_nearest(
     """
     if element.mantissa_bits == 23:
         return x.clone()
+    native = _NATIVE.get((element.exponent_bits, element.mantissa_bits))
+    if native and element.is_ieee and ties == Ties.EVEN and overflow == Overflow.SPECIAL:
+        return x.to(native).to(torch.float32)
     if element.is_short_float32:
         return _round_on_bits(x, element, ties, overflow)
     a = _limit(x, element, overflow)

@@ -28,8 +28,10 @@ from torch import Tensor
 from fp4lab.errors import InputError
 
 _MASK = 0xFFFFFFFF
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_MULTIPLIERS = torch.tensor([[0xD2511F53], [0xCD9E8D57]])
 _WEYL = (0x9E3779B9, 0xBB67AE85)
+#: what the rounds add to the key, `[10, 2]`
+_ROUND_KEYS = torch.arange(10).unsqueeze(1) * torch.tensor(_WEYL)
 _MODE = 0x85EBCA6B
 
 
@@ -52,15 +54,19 @@ def philox4x32(counter_4N: Tensor, key_2: Tensor) -> Tensor:
     # int64 products wrap modulo 2^64, which leaves both 32-bit halves right; the odd words keep
     # the product's high half as rubbish above bit 31 until they are mixed in and masked
     device = counter_4N.device
-    multipliers = torch.tensor(_MULTIPLIERS, device=device).unsqueeze(1)
-    rounds = torch.arange(10, device=device).unsqueeze(1)
-    keys = (key_2 + rounds * torch.tensor(_WEYL, device=device)).unsqueeze(2)
+    multipliers = _MULTIPLIERS.to(device)
+    keys = (key_2 + _ROUND_KEYS.to(device)).unsqueeze(2)
     even_2N, odd_2N = counter_4N[0::2], counter_4N[1::2]
     for key in keys:
         product = (even_2N * multipliers).flip(0)
         mixed = (product >> 32).bitwise_xor_(odd_2N).bitwise_xor_(key)
         even_2N, odd_2N = mixed.bitwise_and_(_MASK), product
     return torch.stack((even_2N, odd_2N), dim=1).flatten(0, 1).to(torch.int32)
+
+
+def key_salt(stream: int, bits: int) -> tuple[int, int]:
+    """What a stream and a mode change in the two words of a key (by exclusive or)."""
+    return stream * _WEYL[0] & _MASK, bits * _MODE & _MASK
 
 
 def random_bits(
@@ -101,7 +107,7 @@ def random_bits(
             for part in (blocks_B, (rows_M & _MASK).unsqueeze(1), state[2], state[3])
         ]
     )
-    salt = torch.tensor((stream * _WEYL[0] & _MASK, bits * _MODE & _MASK), device=device)
+    salt = torch.tensor(key_salt(stream, bits), device=device)
     words = philox4x32(counter_4MB.flatten(1), state[:2] ^ salt)
     words_ML = words.t().contiguous().view(num_rows, 4 * len(blocks_B))
     noise = words_ML.view(torch.uint8) if bits == 8 else words_ML.to(torch.int64) & _MASK

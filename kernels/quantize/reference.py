@@ -1,8 +1,9 @@
 """Quantization of a matrix by any block format: the definition that faster versions equal.
 
-Letters: M x K the matrix (rows, columns; blocks run along K); R x C its blocks, of E = r * c
-elements each. Inside, a matrix is held as `[E, R, C]`, element by element of all blocks, so that
-block scales `[R, C]` broadcast and every operation runs over long contiguous rows.
+Letters: M x K the matrix (rows, columns; blocks run along K); R x C its blocks, of r x c elements
+each. Inside, a matrix is held as `[R, r, C, c]`, a view of it as it is stored (also when it is
+quantized transposed: elementwise work keeps strides, so nothing is copied), and block scales as
+`[R, 1, C, 1]`.
 
 Ragged edges are padded with zeros to whole blocks and cropped again: a padded element never raises
 an amax and decodes to 0. Empty matrices give empty results with amax 0.
@@ -20,8 +21,8 @@ from fp4lab.formats import WHOLE, BlockFormat, Level, Selection
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
 from fp4lab.kernels.minifloat.reference import decode, encode, round_nearest, round_stochastic
-from fp4lab.kernels.philox.reference import random_bits
-from fp4lab.kernels.quantize.scales import Scales, block_scales, stored, two_level
+from fp4lab.kernels.philox.reference import key_salt, random_bits
+from fp4lab.kernels.quantize.scales import Scales, block_scales, positive_nan, stored, two_level
 
 
 class Noise(NamedTuple):
@@ -33,12 +34,18 @@ class Noise(NamedTuple):
     row_ids: Tensor | None = None
     column_offset: int = 0
 
+    def words(self) -> tuple[int, int, int, int]:
+        """Key low and high, step and microbatch, as Philox takes them."""
+        low, high, step, microbatch = (word & 0xFFFFFFFF for word in self.state.tolist())
+        salt = key_salt(self.stream, self.bits)
+        return low ^ salt[0], high ^ salt[1], step, microbatch
+
 
 class Encoded(NamedTuple):
     """A matrix on its grid: float32 element values and block scales, and the second-level amax."""
 
-    values_ERC: Tensor
-    decode_RC: Tensor | None
+    values_RrCc: Tensor
+    decode_R1C1: Tensor | None
     amax: Tensor
 
 
@@ -56,32 +63,40 @@ def block_sides(fmt: BlockFormat, num_rows: int, num_columns: int) -> tuple[int,
 
 
 def blocked(x_MK: Tensor, fmt: BlockFormat) -> Tensor:
-    """The matrix as contiguous `[E, R, C]`, padded with zeros to whole blocks."""
+    """The matrix as `[R, r, C, c]`, padded with zeros to whole blocks."""
     rows, columns = block_sides(fmt, *x_MK.shape)
     pad_rows, pad_columns = -x_MK.shape[0] % rows, -x_MK.shape[1] % columns
     if pad_rows or pad_columns:
         x_MK = F.pad(x_MK, (0, pad_columns, 0, pad_rows))
     grid = (x_MK.shape[0] // rows, x_MK.shape[1] // columns)
-    x_RrCc = x_MK.reshape(grid[0], rows, grid[1], columns)
-    return x_RrCc.permute(1, 3, 0, 2).reshape(rows * columns, *grid)
+    return x_MK.reshape(grid[0], rows, grid[1], columns)
 
 
-def unblocked(x_ERC: Tensor, fmt: BlockFormat, shape: tuple[int, int]) -> Tensor:
+def unblocked(x_RrCc: Tensor, shape: tuple[int, int]) -> Tensor:
     """Inverse of `blocked`: the matrix of this shape."""
-    rows, columns = block_sides(fmt, *shape)
-    grid = x_ERC.shape[1:]
-    x_RrCc = x_ERC.view(rows, columns, *grid).permute(2, 0, 3, 1)
-    return x_RrCc.reshape(grid[0] * rows, grid[1] * columns)[: shape[0], : shape[1]]
+    return x_RrCc.flatten(2, 3).flatten(0, 1)[: shape[0], : shape[1]]
 
 
-def tensor_amax(block_amax_RC: Tensor, fmt: BlockFormat) -> Tensor:
+def amax_of_blocks(x_RrCc: Tensor) -> Tensor:
+    """The largest magnitude of every block, `[R, 1, C, 1]`; NaN where there is one, 0 if empty."""
+    amax = x_RrCc.abs()
+    for dim in (3, 1):
+        # halving is several times faster than a reduction over so few elements
+        while (extent := amax.shape[dim]) > 1 and extent % 2 == 0:
+            amax = torch.maximum(*amax.chunk(2, dim))
+        if extent > 1:
+            amax = amax.amax(dim=dim, keepdim=True)
+    return amax
+
+
+def tensor_amax(block_amax_R1C1: Tensor, fmt: BlockFormat) -> Tensor:
     """Second-level amax: `[1]`, `[M]` or `[0]` by the format's level; 0 where there is nothing."""
     if fmt.level == Level.NONE:
-        return block_amax_RC.new_zeros(0)
-    dims = 1 if fmt.level == Level.ROW else (0, 1)
-    if block_amax_RC.numel() == 0:
-        return block_amax_RC.new_zeros(block_amax_RC.shape[0] if fmt.level == Level.ROW else 1)
-    return block_amax_RC.amax(dim=dims).reshape(-1)
+        return block_amax_R1C1.new_zeros(0)
+    if block_amax_R1C1.numel() == 0:
+        return block_amax_R1C1.new_zeros(block_amax_R1C1.shape[0] if fmt.level == Level.ROW else 1)
+    dims = (1, 2, 3) if fmt.level == Level.ROW else (0, 1, 2, 3)
+    return block_amax_R1C1.amax(dim=dims).reshape(-1)
 
 
 def quantize_blocks(
@@ -95,25 +110,25 @@ def quantize_blocks(
         amax: second-level amax to use instead of the matrix's own (`[1]` or `[M]`).
         noise_MK: integers for stochastic rounding (8 bits if uint8, else 32), or None for nearest.
     """
-    x_ERC = blocked(x_MK, fmt)
+    x_RrCc = blocked(x_MK, fmt)
     noise = None if noise_MK is None else blocked(noise_MK, fmt)
     if fmt.block is None:
-        return Encoded(_round(x_ERC, fmt, noise), None, x_MK.new_zeros(0))
-    block_amax = x_ERC.abs().amax(dim=0) if x_ERC.shape[0] else x_ERC.new_zeros(x_ERC.shape[1:])
+        return Encoded(_round(x_RrCc, fmt, noise), None, x_MK.new_zeros(0))
+    block_amax = amax_of_blocks(x_RrCc)
     if amax is None:
         amax = tensor_amax(block_amax, fmt)
     amax = amax.to(torch.float32)
-    outer = amax.view(-1, 1) if fmt.level != Level.NONE else x_MK.new_ones(())
+    outer = amax.view(-1, 1, 1, 1) if fmt.level != Level.NONE else x_MK.new_ones(())
     if fmt.selection != Selection.NONE:
-        values, decode_RC = _four_over_six(x_ERC, block_amax, outer, fmt, noise)
+        values, decode_R1C1 = _four_over_six(x_RrCc, block_amax, outer, fmt, noise)
     else:
         scales = block_scales(block_amax, outer, fmt)
-        values, decode_RC = _scaled(x_ERC, scales, fmt, noise), scales.decode
-    return Encoded(values, decode_RC, amax)
+        values, decode_R1C1 = _scaled(x_RrCc, scales, fmt, noise), scales.decode
+    return Encoded(values, decode_R1C1, amax)
 
 
-def _scaled(x_ERC: Tensor, scales: Scales, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
-    scaled = x_ERC * scales.multiplier
+def _scaled(x_RrCc: Tensor, scales: Scales, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
+    scaled = x_RrCc * scales.multiplier
     if not fmt.keep_negative_zero:
         # turns -0 (and products that underflow to it) into +0, and nothing else
         scaled += 0.0
@@ -128,35 +143,32 @@ def _round(x: Tensor, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
 
 
 def _four_over_six(
-    x_ERC: Tensor, block_amax: Tensor, outer: Tensor, fmt: BlockFormat, noise: Tensor | None
+    x_RrCc: Tensor, block_amax: Tensor, outer: Tensor, fmt: BlockFormat, noise: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Per block the better of mapping its amax to 6 or to 4, by the error that `fmt` names.
 
     Errors are summed over the columns from left to right, over the rows in halves (8, 4, 2, 1), in
     float32; a tie keeps 6.
     """
-    assert fmt.block is not None
-    factor = torch.tensor(fmt.amax_factor, dtype=torch.float32, device=x_ERC.device)
     candidates = []
     for stretch in (1.5, 1.0):
         scales = two_level(block_amax, outer, fmt, stretch)
-        values = _scaled(x_ERC, scales, fmt, noise)
-        difference = ((values * scales.decode) * outer).div_(factor).sub_(x_ERC)
+        values = _scaled(x_RrCc, scales, fmt, noise)
+        difference = ((values * scales.decode) * outer).div_(fmt.amax_factor).sub_(x_RrCc)
         error = difference.square() if fmt.selection == Selection.MSE else difference.abs()
-        candidates.append((values, scales.decode, _sum_block(error, fmt.block)))
+        candidates.append((values, scales.decode, _sum_block(error)))
     (values4, decode4, error4), (values6, decode6, error6) = candidates
     pick4 = error4 < error6
     return torch.where(pick4, values4, values6), torch.where(pick4, decode4, decode6)
 
 
-def _sum_block(error_ERC: Tensor, block: tuple[int, int]) -> Tensor:
-    error_rcRC = error_ERC.view(*block, *error_ERC.shape[1:])
-    total = torch.zeros_like(error_rcRC[:, 0])
-    for column in range(block[1]):
-        total = total + error_rcRC[:, column]
-    while (rows := total.shape[0]) > 1:
-        total = total[: rows // 2] + total[rows // 2 :]
-    return total[0]
+def _sum_block(error_RrCc: Tensor) -> Tensor:
+    total = torch.zeros_like(error_RrCc[..., :1])
+    for column in range(error_RrCc.shape[3]):
+        total = total + error_RrCc[..., column : column + 1]
+    while (rows := total.shape[1]) > 1:
+        total = total[:, : rows // 2] + total[:, rows // 2 :]
+    return total
 
 
 def draw(noise: Noise | None, num_rows: int, num_columns: int, transposed: bool) -> Tensor | None:
@@ -177,12 +189,14 @@ def draw(noise: Noise | None, num_rows: int, num_columns: int, transposed: bool)
 
 def codes_and_scales(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
-    codes = encode(unblocked(encoded.values_ERC, fmt, shape).contiguous(), fmt.element)
+    values = positive_nan(unblocked(encoded.values_RrCc, shape)).contiguous()
+    codes = encode(values, fmt.element)
     if fmt.packed:
         codes = pack_nibbles(codes)
-    if encoded.decode_RC is None:
-        return [codes, encoded.values_ERC.new_zeros((0, 0)), encoded.amax]
-    return [codes, stored(encoded.decode_RC, fmt), encoded.amax]
+    if encoded.decode_R1C1 is None:
+        return [codes, encoded.values_RrCc.new_zeros((0, 0)), encoded.amax]
+    scales = encoded.decode_R1C1[:, 0, :, 0].contiguous()
+    return [codes, stored(scales, fmt), encoded.amax]
 
 
 def from_storage(
@@ -194,33 +208,37 @@ def from_storage(
     if fmt.scale is None:
         return Encoded(values, None, amax)
     plain = scales if fmt.scale.mantissa_bits == 23 else decode(scales, fmt.scale)
-    return Encoded(values, plain, amax)
+    return Encoded(values, plain[:, None, :, None], amax)
 
 
 def dequantized(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> Tensor:
     """float32: element * ((block scale * amax) * fl(1/(C*M))); one level: element * scale."""
-    values, scale = encoded.values_ERC, encoded.decode_RC
+    values, scale = encoded.values_RrCc, encoded.decode_R1C1
     if scale is not None:
         if fmt.level != Level.NONE:
-            scale = (scale * encoded.amax.view(-1, 1)).mul_(1.0 / fmt.amax_factor)
+            scale = (scale * encoded.amax.view(-1, 1, 1, 1)).mul_(1.0 / fmt.amax_factor)
         values = values * scale
-    return unblocked(values, fmt, shape)
+    return unblocked(values, shape)
 
 
 def operand(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """A GEMM operand: element * block scale, and what is left for the epilogue.
 
     The second level (as amax), or a single scale that covers whole rows, does not enter the
-    product: the operand then has at most 6 significant bits for NVFP4 and is exact in bf16. The
-    epilogue is `[1]`, `[M, 1]` or empty.
+    product: the operand then has at most 6 significant bits for NVFP4 and is exact in bf16.
     """
-    values, scale = encoded.values_ERC, encoded.decode_RC
+    values, scale = encoded.values_RrCc, encoded.decode_R1C1
     if scale is None:
-        return unblocked(values, fmt, shape), values.new_zeros(0)
+        return unblocked(values, shape), values.new_zeros(0)
+    if not fmt.whole_rows:
+        values = values * scale
+    return unblocked(values, shape), epilogue(scale[:, 0, :, 0], encoded.amax, fmt, shape[0])
+
+
+def epilogue(decode_RC: Tensor, amax: Tensor, fmt: BlockFormat, num_rows: int) -> Tensor:
+    """What multiplies a product after the fact: `[1]`, `[M, 1]` or empty."""
     if fmt.whole_rows:
-        sides = (shape[0], 1) if fmt.block == (1, WHOLE) else (1,)
+        sides = (num_rows, 1) if fmt.block == (1, WHOLE) else (1,)
         # an empty matrix has no scale, its product does
-        epilogue = scale.reshape(sides) if scale.numel() else scale.new_ones(sides)
-        return unblocked(values, fmt, shape), epilogue
-    epilogue = encoded.amax.view(-1, 1) if fmt.level == Level.ROW else encoded.amax
-    return unblocked(values * scale, fmt, shape), epilogue
+        return decode_RC.reshape(sides) if decode_RC.numel() else decode_RC.new_ones(sides)
+    return amax.view(-1, 1) if fmt.level == Level.ROW else amax

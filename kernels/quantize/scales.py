@@ -57,10 +57,10 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
     """NVFP4's scales; `stretch` multiplies the ideal block scale (1.5 maps the largest to 4)."""
     assert fmt.scale is not None
     largest = fmt.element.max_value
-    outer = encode_scale(amax, fmt) if fmt.level != Level.NONE else torch.ones_like(amax)
+    two_levels = fmt.level != Level.NONE
+    outer = encode_scale(amax, fmt) if two_levels else block_amax.new_ones(())
     if fmt.block_scale == BlockScale.FOLDED:
-        reciprocal = torch.tensor(1.0 / largest, dtype=torch.float32, device=outer.device)
-        ideal = (block_amax * (outer * reciprocal)).clamp_(max=FLOAT_MAX)
+        ideal = (block_amax * (outer * (1.0 / largest))).clamp_(max=FLOAT_MAX)
     else:
         ideal = divided(block_amax, largest).mul_(outer)
     if stretch != 1.0:
@@ -117,4 +117,9 @@ def _encode_first(block_amax: Tensor, fmt: BlockFormat) -> Scales:
 def stored(decode: Tensor, fmt: BlockFormat) -> Tensor:
     """Block scales as they are kept: bytes of the scale type, or float32."""
     assert fmt.scale is not None
-    return decode if fmt.scale.mantissa_bits == 23 else encode(decode, fmt.scale)
+    return decode if fmt.scale.mantissa_bits == 23 else encode(positive_nan(decode), fmt.scale)
+
+
+def positive_nan(x: Tensor) -> Tensor:
+    """x with one NaN: the sign of a computed NaN depends on a processor's order of operands."""
+    return torch.where(x.isnan(), torch.nan, x)

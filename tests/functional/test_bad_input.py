@@ -220,9 +220,9 @@ FORMATS: dict[str, tuple[BlockFormat, dict[str, Any], list[str]]] = {
         {"scale": f.FP32},
         ["too wide", "3.4e+38", "set scale_cap"],
     ),
-    "cap": (f.NVFP4, {"scale_cap": -1.0}, ["scale_cap=-1.0", "from 0"]),
-    "floor": (f.NVFP4, {"scale_floor": float("nan")}, ["scale_floor=nan", "multiple of 2^-24"]),
-    "zero scale": (f.NVFP4, {"zero_scale": 0.001}, ["zero_scale=0.001", "multiple of 2^-24"]),
+    "cap": (f.NVFP4, {"scale_cap": -1.0}, ["scale_cap=-1.0", "finite"]),
+    "floor": (f.NVFP4, {"scale_floor": float("nan")}, ["scale_floor=nan", "finite"]),
+    "zero scale": (f.NVFP4, {"zero_scale": float("inf")}, ["zero_scale=inf", "finite"]),
     "4-over-6 of folded scales": (
         f.NVFP4,
         {"selection": f.Selection.MAE},

@@ -62,9 +62,10 @@ def plain_logits(model: GPT, tokens_T: Tensor) -> Tensor:
         heads = []
         for head in range(config.num_heads):
             pair = head // (config.num_heads // config.num_kv_heads)
+            first_key = config.num_heads + pair
             q_KD, k_KD, v_KD = (
-                w[f"attention.{name}.weight"][place * config.head_dim :][: config.head_dim]
-                for name, place in (("q", head), ("k", pair), ("v", pair))
+                w["attention.qkv.weight"][place * config.head_dim :][: config.head_dim]
+                for place in (head, first_key, first_key + config.num_kv_heads)
             )
             k_TK = torch.stack([rotate(k_KD @ n, t) for t, n in enumerate(n_TD)])
             rows = []
@@ -117,9 +118,10 @@ def test_grouped_queries_equal_repeated_key_value_heads() -> None:
     full = build(dataclasses.replace(SMALL, num_kv_heads=SMALL.num_heads)).double()
     state = grouped.state_dict()
     for name, weight in state.items():
-        if name.endswith((".k.weight", ".v.weight")):
-            heads_HKD = weight.view(SMALL.num_kv_heads, SMALL.head_dim, SMALL.dim)
-            state[name] = heads_HKD.repeat_interleave(2, 0).flatten(0, 1)
+        if name.endswith("qkv.weight"):
+            heads_HKD = weight.view(-1, SMALL.head_dim, SMALL.dim)
+            q_HKD, kv_HKD = heads_HKD.split((SMALL.num_heads, 2 * SMALL.num_kv_heads))
+            state[name] = torch.cat((q_HKD, kv_HKD.repeat_interleave(2, 0))).flatten(0, 1)
     full.load_state_dict(state)
     tokens_BT = some_tokens(SMALL)
     one_BTV, other_BTV = grouped(tokens_BT), full(tokens_BT)
@@ -130,7 +132,7 @@ def test_parameter_names() -> None:
     names = {"embedding.weight", "final_norm.weight", "head.weight"}
     for i in range(2):
         names |= {f"blocks.{i}.{norm}.weight" for norm in ("attention_norm", "mlp_norm")}
-        names |= {f"blocks.{i}.attention.{name}.weight" for name in ("q", "k", "v", "out")}
+        names |= {f"blocks.{i}.attention.{name}.weight" for name in ("qkv", "out")}
         names |= {f"blocks.{i}.mlp.{name}.weight" for name in ("gate", "up", "down")}
     gates = {f"blocks.{i}.mlp.gate.weight" for i in range(2)}
     assert set(build().state_dict()) == names

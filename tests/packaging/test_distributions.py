@@ -21,7 +21,7 @@ NOT_SOURCE = shutil.ignore_patterns(
     *("runs", "build", "dist", "*.egg-info"),
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+pytestmark = pytest.mark.slow
 
 
 def package_files() -> set[str]:

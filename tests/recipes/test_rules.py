@@ -29,7 +29,7 @@ def test_the_last_match_wins():
     left = recipe.resolve("blocks.1.mlp.up")
     assert left.linear is None
     assert left.rule == recipe.rules[2]
-    default = recipe.resolve("blocks.0.attention.q")
+    default = recipe.resolve("blocks.0.attention.qkv")
     assert (default.linear, default.rule) == (A, None)
     assert "default" in default.reason
     assert "'*.up'" in up.reason

@@ -16,7 +16,7 @@ from fp4lab.errors import InputError, NonFiniteError
 from fp4lab.optim import build_optimizer
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train.config import FitConfig
-from fp4lab.train.evaluate import evaluate
+from fp4lab.train.evaluation import evaluate
 from fp4lab.train.folder import FitResult
 from fp4lab.train.loop import fit
 from fp4lab.train.metrics import Event
@@ -299,12 +299,12 @@ def test_a_gradient_that_overflows_names_layer_and_tensor(
 ) -> None:
     class Steep(small_task):  # type: ignore[misc]
         def build_model(self) -> nn.Module:
-            model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+            first, second = nn.Linear(4, 8), nn.Linear(8, 1)
             with torch.no_grad():
-                model[1].weight.fill_(3e38)
-                model[0].weight.zero_()
-                model[0].bias.zero_()
-            return model
+                second.weight.fill_(3e38)
+                first.weight.zero_()
+                first.bias.zero_()
+            return nn.Sequential(first, second)
 
         def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
             result: Tensor = model(batch[0]).sum() * 10
@@ -319,8 +319,7 @@ def test_an_overflow_of_the_norm_alone_is_told_apart(
 ) -> None:
     class Huge(small_task):  # type: ignore[misc]
         def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-            result: Tensor = model[4].weight.sum() * 1e38
-            return result
+            return model.get_parameter("4.weight").sum() * 1e38
 
     with pytest.raises(NonFiniteError, match=r"the norm itself; .* is that of '4.weight'"):
         run(Huge(), fit_config, tmp_path)
@@ -368,6 +367,8 @@ def test_evaluate_repeats_the_number_of_the_run(
         assert (found.step, found.loss) == (step, evals[step]["loss"])
         assert found.bits_per_byte == evals[step]["bits_per_byte"]
     assert evaluate(tmp_path, task=counted_task(), device="cpu").step == 12
+    with pytest.raises(InputError, match="the text has sha256 bbbbbbbbbbbb"):
+        evaluate(tmp_path, task=counted_task(data="b" * 64), device="cpu")
 
 
 def test_evaluate_says_what_is_missing(

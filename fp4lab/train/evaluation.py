@@ -16,7 +16,8 @@ from fp4lab.instruments.nonfinite import first_nonfinite
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import toml
 from fp4lab.train.config import FitConfig, RunConfig
-from fp4lab.train.folder import CHECKPOINTS, CONFIG, RECIPE
+from fp4lab.train.files import read_json
+from fp4lab.train.folder import CHECKPOINTS, CONFIG, ENVIRONMENT, RECIPE
 from fp4lab.train.forward import Forward, reproducible
 from fp4lab.train.metrics import Event
 from fp4lab.train.task import LanguageTask, MeasuredTask, Task, to_device
@@ -49,8 +50,8 @@ def evaluate(
     """Evaluate a checkpoint folder, or the newest checkpoint of a run's folder.
 
     The run's own config and recipe are used; `task` is needed only for a run that was not described
-    by a RunConfig. Raises InputError if there is no checkpoint or it is damaged: no other is taken
-    in its place.
+    by a RunConfig. Raises InputError if there is no checkpoint or it is damaged, for no other is
+    taken in its place, and if the text is not the one of the run.
     """
     chosen = _choose(path)
     run = chosen.parent.parent
@@ -59,6 +60,7 @@ def evaluate(
     if task is None:
         assert isinstance(config, RunConfig)
         task = LanguageTask.from_config(config)
+    _check_data(run, task)
     target = choose_device(device)
     with join(target) as world, reproducible(config, target):
         forward = Forward.build(task, _recipe(run), config, world)
@@ -122,6 +124,18 @@ def _config(run: Path, task: Task | None) -> FitConfig:
     if task is None:
         raise InputError(f"{path} does not say what was trained; give task=")
     return toml.from_table(table, FitConfig)
+
+
+def _check_data(run: Path, task: Task) -> None:
+    if not isinstance(task, MeasuredTask):
+        return
+    before = (read_json(run / ENVIRONMENT).get("data") or {}).get("sha256")
+    now = task.identity().get("sha256")
+    if before != now:
+        raise InputError(
+            f"the text has sha256 {str(now)[:12]}, but the run in {run} had {str(before)[:12]}; "
+            "evaluate where the run's text is"
+        )
 
 
 def _recipe(run: Path) -> Recipe | None:

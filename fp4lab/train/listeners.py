@@ -57,12 +57,20 @@ def progress(
 class PlainLines:
     """Writes a line for everything but training steps, and for those every `interval` seconds."""
 
-    def __init__(self, steps: int, stream: TextIO, *, interval: float = 10.0) -> None:
+    def __init__(
+        self,
+        steps: int,
+        stream: TextIO,
+        *,
+        interval: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.steps = steps
         self.stream = stream
         self.interval = interval
+        self.clock = clock
         self._first: tuple[int, float] | None = None
-        self._last = 0.0
+        self._last = -float("inf")
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
@@ -71,7 +79,7 @@ class PlainLines:
             print(line, file=self.stream, flush=True)
 
     def _training(self, event: Event) -> str | None:
-        now, step = time.monotonic(), event["step"]
+        now, step = self.clock(), event["step"]
         self._first = self._first or (step, now)
         if now - self._last < self.interval and step < self.steps:
             return None

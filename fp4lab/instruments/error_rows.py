@@ -1,0 +1,72 @@
+"""The rows of a quantization-error table and their JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: the operands and the product of each GEMM of a linear layer
+GEMMS: dict[str, tuple[str, str, str]] = {
+    "fprop": ("X", "W", "Y"),
+    "dgrad": ("dY", "W", "dX"),
+    "wgrad": ("dY^T", "X^T", "dW"),
+}
+
+
+@dataclass(frozen=True)
+class OperandError:
+    """One operand of one GEMM, quantized, against itself in full precision.
+
+    `underflow` is the part of the nonzero values that became zero, `saturation` the part that lay
+    beyond the largest value of the format, `gain` = <q, x> / <x, x>. `sqnr_db` is None where there
+    is no error at all, and what is not finite is None too.
+    """
+
+    layer: str
+    gemm: str
+    operand: str
+    format: str | None
+    underflow: float
+    saturation: float
+    sqnr_db: float | None
+    relative_mse: float | None
+    cosine: float | None
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class ProductError:
+    """One GEMM with its quantized operands against float64 on the same tensors.
+
+    `product` is Y (output), dX (input gradient) or dW (weight gradient).
+    """
+
+    layer: str
+    gemm: str
+    product: str
+    sqnr_db: float | None
+    relative_mse: float | None
+    cosine: float | None
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class LayerErrors:
+    """The errors of all quantized layers of a model on one batch, in the order of the model."""
+
+    operands: tuple[OperandError, ...]
+    products: tuple[ProductError, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries and lists."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> LayerErrors:
+        """What `to_json` gave, read back."""
+        return LayerErrors(
+            operands=tuple(OperandError(**row) for row in record["operands"]),
+            products=tuple(ProductError(**row) for row in record["products"]),
+        )

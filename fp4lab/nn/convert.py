@@ -1,0 +1,182 @@
+"""Giving a model's linear layers the numerics of a recipe, in place.
+
+A `torch.nn.Linear` becomes a `fp4lab.nn.Linear` by a change of its class, as lazy modules and FSDP2
+do it in torch: the module stays the same object, and so do its parameters, hooks and their handles,
+training mode, device, state-dict keys, and every reference to it: optimizers, tied weights, lists.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fp4lab.errors import InputError
+from fp4lab.functional import check_ragged
+from fp4lab.nn.linear import Linear
+from fp4lab.nn.report import Action, ConversionReport, Row
+from fp4lab.nn.survey import Found, survey
+from fp4lab.recipes import LinearRecipe, Recipe, Resolved
+from fp4lab.recipes.view import short
+
+
+def convert(
+    model: torch.nn.Module, recipe: Recipe, *, seed: int = 0, ragged: str = "error"
+) -> ConversionReport:
+    """Makes every linear layer of a model compute by a recipe.
+
+    Converted is every `torch.nn.Linear`, and every subclass that keeps its forward (of which only
+    the data stays). A layer's block position is its index in the outermost ModuleList around it. On
+    a model that is converted already this changes recipe and seed; layers that the new recipe
+    leaves alone then compute as they are. Works on the meta device. The recipe's schedule is not
+    looked at: the training loop passes `recipe.at(step)` to `set_recipe`.
+
+    Args:
+        model: any module, changed in place; a compiled one recompiles.
+        recipe: from `fp4lab.recipes`.
+        seed: of stochastic rounding; each layer's noise depends on it and on the layer's name.
+        ragged: "error", or "pad" to complete blocks with zeros where a dimension does not fit.
+
+    Returns:
+        What each layer got and why, and what was not reached. Nothing is changed on an error.
+
+    Raises:
+        InputError: no linear layer that can be converted; a recipe that does not fit the model (a
+            rule that matches nothing, a layer that no rule matches); a layer whose features are
+            not a multiple of its blocks.
+
+    >>> from fp4lab import recipes
+    >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+    >>> convert(mlp, recipes.get("nvfp4")).names("converted")
+    ('0', '2')
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"model={model!r} is not a torch.nn.Module")
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"recipe={recipe!r} is not a Recipe; use fp4lab.recipes.get(name)")
+    found = survey(model)
+    reachable = [f for f in found if f.layer is not None and f.obstacle is None]
+    if not reachable:
+        reasons = sorted({f.obstacle for f in found if f.layer is not None and f.obstacle})
+        raise InputError(
+            f"model of class {type(model).__name__} has no torch.nn.Linear that can be converted"
+            + "".join(f"; {reason}" for reason in reasons)
+        )
+    resolved = recipe.assign(f.layer for f in reachable if f.layer is not None)
+    for f, r in zip(reachable, resolved, strict=True):
+        _check_features(f, r.linear or LinearRecipe(), ragged)
+    gets = dict(zip((id(f.module) for f in reachable), resolved, strict=True))
+    rows = []
+    for f in found:
+        if f.obstacle is not None:
+            rows.append(_untouched(f))
+        else:
+            rows.append(_converted(f, gets[id(f.module)], recipe, seed, ragged))
+    return ConversionReport(recipe.name, tuple(rows))
+
+
+def set_recipe(model: torch.nn.Module, recipe: Recipe) -> ConversionReport:
+    """Changes the recipe of a converted model and nothing else; for precision schedules.
+
+    Raises:
+        InputError: a model without converted layers, or as `convert`.
+    """
+    for module in model.modules():
+        if isinstance(module, Linear):
+            return convert(model, recipe, seed=module.seed, ragged=module.ragged)
+    raise InputError("model has no converted layer; call fp4lab.nn.convert(model, recipe) first")
+
+
+def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:
+    """Moves the rounding noise of all converted layers on, and returns how many there are.
+
+    Call it before every forward pass: the same step and microbatch give the same noise, in
+    recomputed activations and after a restart too, and others give independent noise. Nothing is
+    recompiled, for the noise is a buffer; under DistributedDataParallel set
+    `broadcast_buffers=False` where ranks use different microbatch numbers.
+
+    Raises:
+        InputError: a step or microbatch that is not an integer in [0, 2^32).
+    """
+    for argument, value in (("step", step), ("microbatch", microbatch)):
+        if not isinstance(value, int) or not 0 <= value < 2**32:
+            raise InputError(f"{argument}={value!r} should be an integer from 0 to 2^32 - 1")
+    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    for layer in layers:
+        layer.set_step(step, microbatch)
+    return len(layers)
+
+
+def unconvert(model: torch.nn.Module) -> int:
+    """Turns converted layers back into `torch.nn.Linear`, and returns how many there were."""
+    layers = [module for module in model.modules() if type(module) is Linear]
+    for layer in layers:
+        for attribute in ("recipe", "layer_name", "seed", "ragged", "_position", "noise"):
+            delattr(layer, attribute)
+        layer.__class__ = torch.nn.Linear  # type: ignore[assignment]
+    return len(layers)
+
+
+def _check_features(found: Found, linear: LinearRecipe, ragged: str) -> None:
+    """InputError unless blocks fit the weight; tokens (0 here) are only known in a forward."""
+    module = found.module
+    assert isinstance(module, torch.nn.Linear)
+    K, N = module.in_features, module.out_features
+    shapes = {
+        ("fprop", "a"): (0, K),
+        ("fprop", "b"): (N, K),
+        ("dgrad", "a"): (0, N),
+        ("dgrad", "b"): (K, N),
+        ("wgrad", "a"): (N, 0),
+        ("wgrad", "b"): (K, 0),
+    }
+    for place, operand in linear.operands().items():
+        if operand.format is not None:
+            what = f"layer {found.name!r}"
+            check_ragged(shapes[place], operand.format, operand.hadamard, ragged, what)
+
+
+def _untouched(found: Found) -> Row:
+    assert found.obstacle is not None
+    layer = found.layer
+    return Row(
+        name=found.name,
+        kind=type(found.module).__name__,
+        action="not quantized" if layer is None else "unreachable",
+        reason=found.obstacle,
+        block=None if layer is None else layer.block,
+    )
+
+
+def _converted(found: Found, gets: Resolved, recipe: Recipe, seed: int, ragged: str) -> Row:
+    module, layer, linear = found.module, found.layer, gets.linear
+    assert isinstance(module, torch.nn.Linear)
+    assert layer is not None
+    kind = type(module).__name__
+    action: Action = "updated" if isinstance(module, Linear) else "converted"
+    if linear is None:
+        action, numerics = "left alone", "its own"
+    else:
+        numerics = recipe.name if gets.rule is None else short(linear)
+    if linear is not None or isinstance(module, Linear):
+        _adopt(module, linear or LinearRecipe(), layer.name, seed, ragged)
+    return Row(
+        name=layer.name,
+        kind=kind,
+        action=action,
+        numerics=numerics,
+        reason="; ".join(part for part in (gets.reason, found.note) if part),
+        linear=linear,
+        block=layer.block,
+    )
+
+
+def _adopt(
+    module: torch.nn.Linear, linear: LinearRecipe, name: str, seed: int, ragged: str
+) -> None:
+    if isinstance(module, Linear):
+        position = module._position
+        module._configure(linear, name, seed, ragged)
+        module.set_step(*position)
+    else:
+        module.__class__ = Linear
+        assert isinstance(module, Linear)
+        module._configure(linear, name, seed, ragged)

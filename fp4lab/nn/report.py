@@ -1,0 +1,99 @@
+"""What a conversion did, layer by layer, and why not elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Literal, TypeAlias
+
+from fp4lab.recipes.operands import LinearRecipe
+from fp4lab.recipes.tables import html_table, text_table
+
+#: converted, updated: computes with `numerics` now; left alone: a rule says so; unreachable: a
+#: linear layer that a swap does not reach; not quantized: a module with matrices of its own
+Action: TypeAlias = Literal["converted", "updated", "left alone", "unreachable", "not quantized"]
+
+_HEADER = ("name", "kind", "action", "numerics", "reason")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One module: its dotted name and class, what was done, with which numerics, and why."""
+
+    name: str
+    kind: str
+    action: Action
+    numerics: str = ""
+    reason: str = ""
+    linear: LinearRecipe | None = None
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """Every linear layer and every other module with a matrix of its own, in the model's order.
+
+    It prints as a table in which the blocks of a model that fare alike share a line.
+    """
+
+    recipe: str
+    rows: tuple[Row, ...]
+
+    def names(self, action: Action) -> tuple[str, ...]:
+        """Names of the modules with which this was done."""
+        return tuple(row.name for row in self.rows if row.action == action)
+
+    @property
+    def summary(self) -> str:
+        """One line of counts."""
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            counts[row.action] = counts.get(row.action, 0) + 1
+        return f"recipe {self.recipe}: " + ", ".join(
+            f"{n} {action}" for action, n in counts.items()
+        )
+
+    def __str__(self) -> str:
+        return f"{self.summary}\n{text_table(_HEADER, _cells(self.rows))}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.summary)}</p>{html_table(_HEADER, _cells(self.rows))}"
+
+
+def _cells(rows: Iterable[Row]) -> list[tuple[str, ...]]:
+    """Rows as text; names that differ only in the block's number are joined, `blocks.0-3,7.up`."""
+    groups: dict[Row, list[int]] = {}
+    for row in rows:
+        pattern = _without_block(row)
+        groups.setdefault(pattern, []).extend([] if row.block is None else [row.block])
+    return [
+        (
+            row.name.format(_ranges(blocks)) or "(the model)",
+            row.kind,
+            row.action,
+            row.numerics,
+            row.reason,
+        )
+        for row, blocks in groups.items()
+    ]
+
+
+def _without_block(row: Row) -> Row:
+    name = row.name.replace("{", "{{").replace("}", "}}")
+    if row.block is not None:
+        parts = name.split(".")
+        parts[parts.index(str(row.block))] = "{}"
+        name = ".".join(parts)
+    return replace(row, name=name, block=None)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """0, 1, 2, 5 -> "0-2,5" (ascending input)."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

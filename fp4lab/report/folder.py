@@ -1,0 +1,74 @@
+"""A comparison's folder: which files it holds, and reading them for the report.
+
+summary.json     gaps, intervals, verdicts, step times (`report.summary`)
+errors.json      quantization errors of every layer, a table a recipe
+comparison.json  what was compared: the settings that must not change, and facts for the reader
+runs/            a folder a run, `<recipe>-seed<k>`, with its `metrics.jsonl`
+figures/*.png, report.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fp4lab.instruments.error_rows import LayerErrors
+from fp4lab.report.curves import Curve, read_curve
+from fp4lab.report.summary import Summary
+from fp4lab.train.files import read_json, write_json
+
+SUMMARY = "summary.json"
+ERRORS = "errors.json"
+COMPARISON = "comparison.json"
+FIGURES = "figures"
+REPORT = "report.html"
+
+Facts = Mapping[str, Mapping[str, str]]
+
+
+def run_folder(folder: Path, recipe: str, seed: int) -> Path:
+    """The folder of one run."""
+    return folder / "runs" / f"{recipe}-seed{seed}"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything the report shows."""
+
+    summary: Summary
+    errors: dict[str, LayerErrors]
+    facts: Facts
+    curves: dict[str, dict[int, Curve]]
+
+
+def read_findings(folder: Path) -> Findings:
+    """Read a comparison's folder; InputError where it is none."""
+    summary = Summary.read(folder / SUMMARY)
+    seeds = {
+        name: sorted({*map(int, recipe.val_losses), *(failure.seed for failure in recipe.failed)})
+        for name, recipe in summary.recipes.items()
+    }
+    return Findings(
+        summary=summary,
+        errors=read_errors(folder / ERRORS),
+        facts=read_json(folder / COMPARISON)["facts"],
+        curves={
+            name: {
+                seed: read_curve(run_folder(folder, name, seed) / "metrics.jsonl")
+                for seed in seeds[name]
+            }
+            for name in summary.order
+        },
+    )
+
+
+def write_errors(path: Path, errors: Mapping[str, LayerErrors]) -> None:
+    """Write the error tables of the recipes."""
+    write_json(path, {"recipes": {name: found.to_json() for name, found in errors.items()}})
+
+
+def read_errors(path: Path) -> dict[str, LayerErrors]:
+    """Read what `write_errors` wrote."""
+    tables = read_json(path)["recipes"]
+    return {name: LayerErrors.from_json(found) for name, found in tables.items()}

@@ -1,0 +1,130 @@
+"""The child's side of a job: how it starts, reports and ends; and whether it can be sent at all."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import IO
+
+import torch
+
+from fp4lab.errors import InputError
+from fp4lab.train.files import write_json
+
+PROCESS_NAME = "fp4lab run"
+#: exit code of a run that SIGTERM or Ctrl-C stopped between two steps, its checkpoint saved
+STOPPED = 128 + signal.SIGTERM
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to run: `work(folder)` must write its results there, and go on with what is there.
+
+    What it prints goes to the file `log`; the reason of its failure to one beside it. The folder
+    itself belongs to the work.
+    """
+
+    name: str
+    folder: Path
+    log: Path
+    work: Callable[[Path], None]
+    steps: int
+    threads: int
+
+    @property
+    def failure(self) -> Path:
+        """Where the reason of a failure is left."""
+        return self.log.with_suffix(".failure.json")
+
+
+def run_child(job: Job) -> None:
+    """What runs in the new process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    torch.set_num_threads(job.threads)
+    with job.log.open("a", encoding="utf-8") as log, _output_to(log):
+        # A run that outlived its killed parent may still be saving a checkpoint in this folder.
+        fcntl.flock(log, fcntl.LOCK_EX)
+        try:
+            failed = attempt(job) is not None
+        except KeyboardInterrupt:
+            sys.exit(STOPPED)
+    if failed:
+        sys.exit(1)
+
+
+def attempt(job: Job) -> str | None:
+    """Do the work; None, or the reason of its failure, which is also left beside the log."""
+    try:
+        job.work(job.folder)
+    except Exception as error:
+        traceback.print_exc()
+        text = str(error).strip() or "no message"
+        reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+        write_json(job.failure, {"reason": " ".join(reason.split())})
+        return " ".join(reason.split())
+    return None
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _output_to(log: IO[str]) -> Iterator[None]:
+    """Send what this process prints, libraries in C included, to `log`."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what was defined in an interactive session: pickle would take it by name only."""
+
+    def persistent_id(self, obj: object) -> None:
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            raise pickle.PicklingError(f"{obj.__qualname__} was defined interactively")
+
+
+def unpicklable(work: object) -> str | None:
+    """Why `work` cannot be sent to a new process, or None if it can."""
+    main = sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    if main.__spec__ is None and script is not None and not Path(script).is_file():
+        return f"a new process cannot import the main program {script}"
+    interactive = main.__spec__ is None and script is None
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            (_Pickler if interactive else pickle.Pickler)(nowhere).dump(work)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return str(error)
+    return None
+
+
+def refuse_in_child() -> None:
+    """Raise InputError where a run's own process imports the script that started the runs."""
+    if multiprocessing.current_process().name.startswith(PROCESS_NAME):
+        raise InputError(
+            "compare() was called while one of its runs imported your script; put the call under"
+            ' `if __name__ == "__main__":`'
+        )

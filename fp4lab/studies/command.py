@@ -1,0 +1,154 @@
+"""`fp4lab compare` and `fp4lab report`: their options, and what they do.
+
+The command line parses `COMPARE` and `REPORT` and calls the function beside them with the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from fp4lab import report
+from fp4lab.report import words
+from fp4lab.report.summary import FAILED, Summary
+from fp4lab.studies.comparison import CompareConfig, compare_runs, settings
+from fp4lab.train import RunConfig, toml
+
+Fields = dict[str, tuple[Any, Any, str]]
+
+#: the demo
+DEFAULT_RECIPES = "bf16,nvfp4,mxfp4"
+COMPARED, NOTHING_COMPARED = 0, 1
+
+COMPARE_ABOUT = (
+    "Train one model under several precision recipes, from the same weights, data and seed, and "
+    "report what each costs in loss and where the error arises. A comparison that was interrupted "
+    "goes on where it was."
+)
+COMPARE: Fields = {
+    "recipes": (str, DEFAULT_RECIPES, "Recipes with commas between them: names or TOML files."),
+    "baseline": (str | None, None, "The recipe the others are held against; by default the first."),
+    "seeds": (int, 1, "Runs of each recipe; two or more give confidence intervals."),
+    "steps": (int | None, None, "Updates of the weights in each run; 2000 by default."),
+    "model": (str | None, None, "Preset of the model; gpt-tiny by default."),
+    "data": (str | None, None, '"stdlib", the default, or a folder of text files.'),
+    "batch_size": (int | None, None, "Sequences in one batch; 16 by default."),
+    "learning_rate": (float | None, None, "Peak learning rate; 0.003 by default."),
+    "device": (Literal["auto", "cpu", "cuda"] | None, None, "Where to train."),
+    "config": (Path | None, None, "TOML file of a run, for everything else about training."),
+    "out": (Path | None, None, "Folder of the results; by default one in runs/, by settings."),
+    "jobs": (int | None, None, "Runs at a time; by default one a core."),
+    "confidence": (float, 0.95, "Confidence of the intervals."),
+}  # fmt: skip
+
+REPORT_ABOUT = "Draw the report of a finished comparison again, and print its table."
+REPORT: Fields = {
+    "folder": (Positional[Path], dataclasses.MISSING, "The comparison's folder."),
+}
+
+
+class CompareArguments(Protocol):
+    """What parsing `COMPARE` gives."""
+
+    recipes: str
+    baseline: str | None
+    seeds: int
+    steps: int | None
+    model: str | None
+    data: str | None
+    batch_size: int | None
+    learning_rate: float | None
+    device: Literal["auto", "cpu", "cuda"] | None
+    config: Path | None
+    out: Path | None
+    jobs: int | None
+    confidence: float
+
+
+class ReportArguments(Protocol):
+    """What parsing `REPORT` gives."""
+
+    folder: Path
+
+
+def compare(given: CompareArguments) -> int:
+    """Run the comparison and print what was found; the exit status."""
+    run = run_config(given)
+    names = tuple(name.strip() for name in given.recipes.split(",") if name.strip())
+    config = CompareConfig(
+        run=run,
+        recipes=names,
+        baseline=given.baseline,
+        seeds=given.seeds,
+        out=given.out or default_folder(run),
+        jobs=given.jobs,
+        confidence=given.confidence,
+    )
+    stderr = Console(stderr=True)
+    try:
+        found = compare_runs(config, console=stderr)
+    except KeyboardInterrupt:
+        stderr.print(
+            "interrupted; the same command goes on from the last checkpoints", soft_wrap=True
+        )
+        raise
+    _print(found.summary)
+    print(f"report: {found.report}")
+    return exit_status(found.summary)
+
+
+def redraw(given: ReportArguments) -> int:
+    """Write the report again; the exit status."""
+    path = report.write(given.folder)
+    _print(report.read_findings(given.folder).summary)
+    print(f"report: {path}")
+    return COMPARED
+
+
+def run_config(given: CompareArguments) -> RunConfig:
+    """The training that the options describe: the file's, else the default's, as changed."""
+    run = RunConfig() if given.config is None else toml.load(given.config, RunConfig)
+    model, data, optim = run.model, run.data, run.optim
+    if given.model is not None:
+        model = dataclasses.replace(model, preset=given.model)
+    if given.data is not None:
+        data = dataclasses.replace(data, source=given.data)
+    if given.learning_rate is not None:
+        optim = dataclasses.replace(optim, learning_rate=given.learning_rate)
+    return dataclasses.replace(
+        run,
+        steps=run.steps if given.steps is None else given.steps,
+        batch_size=run.batch_size if given.batch_size is None else given.batch_size,
+        device=given.device or run.device,
+        model=model,
+        data=data,
+        optim=optim,
+    )
+
+
+def default_folder(run: RunConfig) -> Path:
+    """`runs/compare-<preset>-<start of a hash of the settings>`: other settings, other folder."""
+    text = json.dumps(settings(run), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Path("runs") / f"compare-{run.model.preset}-{digest[:8]}"
+
+
+def exit_status(summary: Summary) -> int:
+    """`COMPARED` if the baseline and another recipe finished."""
+    finished = [name for name in summary.order if summary.recipes[name].verdict != FAILED]
+    wanted = min(2, len(summary.order))
+    enough = len(finished) >= wanted and summary.baseline in finished
+    return COMPARED if enough else NOTHING_COMPARED
+
+
+def _print(summary: Summary) -> None:
+    console = Console()
+    console.print(report.table(summary))
+    for sentence in words.findings(summary):
+        print(sentence)

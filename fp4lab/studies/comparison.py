@@ -1,0 +1,214 @@
+"""Compare recipes: `compare` for a user's own module and data, `compare_runs` for a GPT on text.
+
+Both train the same thing under every recipe, from the same initial weights, on the same batches in
+the same order, and report what the others lose to the baseline.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from fp4lab.errors import InputError
+from fp4lab.recipes import Recipe
+from fp4lab.studies.child import refuse_in_child
+from fp4lab.studies.plan import Comparison, Plan
+from fp4lab.studies.study import run_study
+from fp4lab.studies.tasks import Batches, Loss, cross_entropy, fingerprint, user_task
+from fp4lab.train.config import FitConfig, RunConfig, identity
+from fp4lab.train.run import load_recipe
+from fp4lab.train.task import LanguageTask
+
+#: below this many training tokens a parameter, recipes cannot be told apart at small scale
+TOKENS_PER_PARAMETER = 25
+PER_RUN = ("seed", "threads", "recipe")
+
+
+def compare(
+    build_model: Callable[[], nn.Module],
+    batches: Batches,
+    recipes: Sequence[str | Recipe],
+    *,
+    validation: Batches | None = None,
+    loss: Loss = cross_entropy,
+    baseline: str | None = None,
+    seeds: int = 1,
+    steps: int | None = None,
+    learning_rate: float | None = None,
+    config: FitConfig | None = None,
+    out: str | Path = "runs/compare",
+    jobs: int | None = None,
+    confidence: float = 0.95,
+    console: Console | None = None,
+) -> Comparison:
+    """Train a module of your own under several recipes and report the gaps.
+
+    Args:
+        build_model: gives a new module; called after `torch.manual_seed(seed)`, so every recipe
+            starts from the same weights.
+        batches: training batch of an index >= 0, as a function, or a sequence that is gone through
+            again and again. Seeds share it: they differ in initial weights and rounding noise.
+        recipes: names, paths of TOML files, or recipes.
+        validation: held-out batches: a sequence, or a function, of which the first 8 are used. None
+            holds out the last tenth of a sequence, or takes the 8 batches that follow the last one
+            trained on from a function.
+        loss: `loss(model, batch)`, a mean in nats; the default is `cross_entropy` of
+            `(inputs, targets)`.
+        baseline: name of the recipe that others are held against; None: the first.
+        seeds: runs of each recipe; two or more give confidence intervals.
+        steps: updates of the weights; overrides `config`.
+        learning_rate: peak of the learning rate; overrides `config`.
+        config: everything else about training.
+        out: folder of the results; an interrupted comparison goes on there.
+        jobs: runs at a time; None: one a core. What cannot be sent to another process, such as a
+            function defined in a notebook, runs here, one after another.
+        confidence: of the intervals.
+        console: where progress is shown; None: stderr.
+
+    Raises:
+        InputError: unknown recipes, batches of the wrong kind, a folder that holds something else.
+
+    In a script, call it under `if __name__ == "__main__":`, as its runs are new processes.
+
+    >>> def batch(index):
+    ...     x = torch.randn(64, 32, generator=torch.Generator().manual_seed(index))
+    ...     return x, x.argmax(dim=1)
+    >>> found = compare(lambda: nn.Linear(32, 32), batch, ["bf16", "mxfp4"])  # doctest: +SKIP
+    >>> found.summary.recipes["mxfp4"].gap_percent  # doctest: +SKIP
+    """
+    refuse_in_child()
+    config = _overridden(config or FitConfig(), steps, learning_rate)
+    table = _recipes(recipes)
+    task = user_task(
+        build_model,
+        batches,
+        validation,
+        loss=loss,
+        training_batches=config.steps * config.microbatches,
+    )
+    plan = Plan(
+        tasks=dict.fromkeys(_seeds(config, seeds), task),
+        recipes=table,
+        baseline=baseline or next(iter(table)),
+        config=config,
+        folder=Path(out),
+        settings=settings(config) | fingerprint(task),
+        facts={"Training": _training_facts(config, seeds)},
+        jobs=jobs,
+        confidence=confidence,
+    )
+    return run_study(plan, console=console)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """A comparison of recipes on a language model."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    """Model, text and training; its recipe is not used."""
+    recipes: tuple[str, ...] = ("bf16", "nvfp4", "mxfp4")
+    """Names of recipes, or paths of TOML files."""
+    baseline: str | None = None
+    """The recipe that the others are held against; the first if not given."""
+    seeds: int = 1
+    """Runs of each recipe; two or more give confidence intervals."""
+    out: Path = Path("runs/compare")
+    """Folder of the results; an interrupted comparison goes on there."""
+    jobs: int | None = None
+    """Runs at a time; one a core if not given."""
+    confidence: float = 0.95
+    """Confidence of the intervals."""
+
+
+def compare_runs(config: CompareConfig, *, console: Console | None = None) -> Comparison:
+    """Train the GPT of `config.run` under several recipes and report the gaps.
+
+    Raises InputError for unknown names and for a folder that holds something else.
+    """
+    refuse_in_child()
+    run, table = config.run, _recipes(config.recipes)
+    seeds = _seeds(run, config.seeds)
+    tasks = {seed: LanguageTask.from_config(dataclasses.replace(run, seed=seed)) for seed in seeds}
+    task = tasks[run.seed]
+    data = task.identity()
+    size, tokens = (
+        _size(task),
+        run.steps * run.microbatches * run.batch_size * (run.data.sequence_length),
+    )
+    ratio = tokens / size
+    note = f"Every run sees {ratio:.1f} tokens for each of {size:,} parameters (embeddings apart)."
+    if round(ratio) < TOKENS_PER_PARAMETER:
+        note += (
+            f" That is below {TOKENS_PER_PARAMETER}: recipes can hardly be told apart so early;"
+            " give more steps."
+        )
+    console = console or Console(stderr=True)
+    console.print(note, highlight=False, soft_wrap=True)
+    plan = Plan(
+        tasks=tasks,
+        recipes=table,
+        baseline=config.baseline or next(iter(table)),
+        config=run,
+        folder=config.out,
+        settings=settings(run) | {"data.sha256": data["sha256"]},
+        facts={
+            "Training": _training_facts(run, config.seeds),
+            "Data": {key.replace("num_", ""): str(value) for key, value in data.items()},
+        },
+        jobs=config.jobs,
+        confidence=config.confidence,
+        notes=(note,),
+    )
+    return run_study(plan, console=console)
+
+
+def _size(task: LanguageTask) -> int:
+    """Parameters without the embeddings, counted on a model without memory."""
+    with torch.device("meta"):
+        return task.build_model().num_parameters(embedding=False)
+
+
+def _overridden(config: FitConfig, steps: int | None, learning_rate: float | None) -> FitConfig:
+    if steps is not None:
+        config = dataclasses.replace(config, steps=steps)
+    if learning_rate is not None:
+        optim = dataclasses.replace(config.optim, learning_rate=learning_rate)
+        config = dataclasses.replace(config, optim=optim)
+    return config
+
+
+def _recipes(chosen: Sequence[str | Recipe]) -> dict[str, Recipe]:
+    if isinstance(chosen, str):
+        raise InputError(f"recipes={chosen!r} is one name; give a sequence, such as [{chosen!r}]")
+    found = [load_recipe(each) if isinstance(each, str) else each for each in chosen]
+    names = [recipe.name for recipe in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"recipes has {name!r} twice; give each a name of its own")
+        if not name.isprintable() or set(name) & set('/\\:*?"<>|') or name.startswith("."):
+            raise InputError(f"recipes has {name!r}, which cannot name a folder; rename it")
+    if not found:
+        raise InputError("recipes is empty; give at least a baseline")
+    return dict(zip(names, found, strict=True))
+
+
+def _seeds(config: FitConfig, count: int) -> range:
+    if count < 1:
+        raise InputError(f"seeds={count} is below 1; give the number of runs of each recipe")
+    return range(config.seed, config.seed + count)
+
+
+def settings(config: FitConfig) -> dict[str, Any]:
+    """The fields that must not change between two calls for the same folder."""
+    return {key: value for key, value in identity(config).items() if key not in PER_RUN}
+
+
+def _training_facts(config: FitConfig, seeds: int) -> dict[str, str]:
+    return {"seeds": str(seeds)} | {key: str(value) for key, value in settings(config).items()}

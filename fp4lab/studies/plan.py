@@ -1,0 +1,104 @@
+"""What is to be compared, and what came out."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fp4lab import report
+from fp4lab.errors import InputError
+from fp4lab.instruments.error_rows import LayerErrors
+from fp4lab.recipes import Recipe
+from fp4lab.report.folder import REPORT
+from fp4lab.report.summary import Summary
+from fp4lab.train.config import FitConfig
+from fp4lab.train.task import Task
+from fp4lab.train.world import choose_device
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compare, and how.
+
+    `tasks` maps each seed to what is trained under it. `settings` are the values that must not
+    change between two calls for the same folder, `facts` what the report tells its reader, section
+    by section. `config` is the same for all runs but for the seed.
+    """
+
+    tasks: Mapping[int, Task]
+    recipes: Mapping[str, Recipe]
+    baseline: str
+    config: FitConfig
+    folder: Path
+    settings: Mapping[str, Any]
+    facts: Mapping[str, Mapping[str, str]]
+    jobs: int | None = None
+    confidence: float = 0.95
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.baseline not in self.recipes:
+            raise InputError(
+                f"baseline={self.baseline!r} is none of the recipes {', '.join(self.recipes)};"
+                " add it to them"
+            )
+        if self.jobs is not None and self.jobs < 1:
+            raise InputError(f"jobs={self.jobs} is below 1; give the number of processes")
+        if not 0.0 < self.confidence < 1.0:
+            raise InputError(f"confidence={self.confidence} must lie between 0 and 1; use 0.95")
+
+    @property
+    def parallel(self) -> int:
+        """Runs at a time: one a core, or a single one on a GPU, which runs would only share."""
+        runs = len(self.tasks) * len(self.recipes)
+        if self.jobs is not None:
+            return min(self.jobs, runs)
+        return 1 if choose_device(self.config.device).type == "cuda" else min(cores(), runs)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a run: its share of the cores, unless the config says otherwise."""
+        return self.config.threads or max(1, cores() // self.parallel)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found, and the folder where all of it lies.
+
+    It prints as a table, on a terminal and in a notebook.
+    """
+
+    folder: Path
+    summary: Summary
+    errors: Mapping[str, LayerErrors]
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.folder / REPORT
+
+    def __rich__(self) -> Table:
+        return report.table(self.summary)
+
+    def __str__(self) -> str:
+        console = Console(width=120, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,105 @@
+"""From finished runs to the files that a comparison leaves: summary, errors, times, report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from fp4lab import report
+from fp4lab.report.folder import COMPARISON, ERRORS, SUMMARY, write_errors
+from fp4lab.report.summary import Failure
+from fp4lab.studies.child import Job
+from fp4lab.studies.plan import Comparison, Plan
+from fp4lab.studies.run import RecipeRun, read_finished, read_layer_errors
+from fp4lab.studies.summarize import Finished, summarize
+from fp4lab.studies.timing import StepTime, time_recipes
+from fp4lab.train.files import read_json, write_json
+from fp4lab.train.folder import ENVIRONMENT
+
+TIMING = "timing.json"
+
+
+def is_done(job: Job) -> bool:
+    """Whether the job's folder holds its finished run."""
+    assert isinstance(job.work, RecipeRun)
+    return job.work.is_done(job.folder)
+
+
+def finish(
+    plan: Plan,
+    jobs: Mapping[tuple[str, int], Job],
+    failures: Mapping[str, str],
+    console: Console,
+) -> Comparison:
+    """Collect the results, time the recipes and write everything into the folder."""
+    runs: dict[str, dict[int, Finished | Failure]] = {name: {} for name in plan.recipes}
+    for (name, seed), job in jobs.items():
+        reason = failures.get(job.name)
+        runs[name][seed] = Failure(seed, reason) if reason else read_finished(job.folder)
+    done = {name: [seed for seed, run in runs[name].items() if isinstance(run, Finished)]
+            for name in runs}  # fmt: skip
+    errors = {
+        name: read_layer_errors(jobs[name, seeds[0]].folder)
+        for name, seeds in done.items()
+        if seeds
+    }
+    baseline = plan.recipes[plan.baseline]
+    summary = summarize(
+        runs,
+        plan.baseline,
+        confidence=plan.confidence,
+        times=_times(plan, jobs, [name for name in done if done[name]], console),
+        diffs={
+            name: str(recipe) if name == plan.baseline else baseline.diff(recipe)
+            for name, recipe in plan.recipes.items()
+        },
+        notes=plan.notes,
+    )
+    _add_environment(plan, [jobs[name, seed] for name in done for seed in done[name]])
+    write_errors(plan.folder / ERRORS, errors)
+    summary.write(plan.folder / SUMMARY)
+    report.write(plan.folder)
+    return Comparison(plan.folder, summary, errors)
+
+
+def _times(
+    plan: Plan, jobs: Mapping[tuple[str, int], Job], names: list[str], console: Console
+) -> dict[str, StepTime]:
+    """The step times of the recipes that finished; measured again only if the recipes changed."""
+    if plan.baseline not in names:
+        return {}
+    path = plan.folder / TIMING
+    what = {name: plan.recipes[name].hash for name in [plan.baseline, *names]}
+    if path.is_file() and (old := read_json(path))["recipes"] == what:
+        return {name: _step_time(entry) for name, entry in old["times"].items()}
+    console.print("timing the recipes in turn")
+    work = jobs[plan.baseline, next(iter(plan.tasks))].work
+    assert isinstance(work, RecipeRun)
+    recipes = {name: plan.recipes[name] for name in what}
+    times = time_recipes(work.task, recipes, plan.baseline, work.config)
+    entries = {name: dataclasses.asdict(time) for name, time in times.items()}
+    write_json(path, {"recipes": what, "times": entries})
+    return times
+
+
+def _step_time(entry: dict[str, Any]) -> StepTime:
+    return StepTime(**{**entry, "spread": tuple(entry["spread"])})
+
+
+def _add_environment(plan: Plan, finished: list[Job]) -> None:
+    """Tell the report where the runs were made, and of differences between them."""
+    path = plan.folder / COMPARISON
+    record = read_json(path)
+    environments = [read_json(job.folder / ENVIRONMENT)["environment"] for job in finished]
+    merged: dict[str, list[str]] = {}
+    for environment in environments:
+        for key, value in environment.items():
+            values = merged.setdefault(key, [])
+            if str(value) not in values:
+                values.append(str(value))
+    if merged:
+        record["facts"]["Environment"] = {key: "; ".join(v) for key, v in merged.items()}
+    write_json(path, record)

@@ -1,0 +1,74 @@
+"""The engine under every comparison: plan the runs, run them, measure, write what was found.
+
+    OUT/comparison.json   what is compared; a rerun with other settings is refused
+    OUT/runs/<recipe>-seed<k>/   a run each, as `fp4lab.train` writes it
+    OUT/logs/             what each run printed
+    OUT/timing.json       the step-time pass
+    OUT/summary.json, errors.json, figures/, report.html
+
+Everything is kept in the folder, so an interrupted comparison goes on where it was: finished runs
+are used again, unfinished ones continue from their checkpoints, failed ones are tried again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from fp4lab.report.folder import run_folder
+from fp4lab.studies.child import Job, unpicklable
+from fp4lab.studies.plan import Comparison, Plan
+from fp4lab.studies.progress import RunsProgress
+from fp4lab.studies.results import finish, is_done
+from fp4lab.studies.run import RecipeRun
+from fp4lab.studies.runner import run_here, run_jobs
+from fp4lab.studies.study_folder import only_one, open_folder
+from fp4lab.train.config import RunConfig
+
+
+def run_study(plan: Plan, *, console: Console | None = None) -> Comparison:
+    """Run what is missing and write the results; see the head of this file.
+
+    Raises InputError for a folder that holds something else or a comparison with other settings,
+    and KeyboardInterrupt after ending its runs.
+    """
+    console = console or Console(stderr=True)
+    with only_one(plan.folder):
+        threads = open_folder(plan, console)
+        jobs = _jobs(plan, threads)
+        failures = _run(plan, list(jobs.values()), console)
+        return finish(plan, jobs, failures, console)
+
+
+def _jobs(plan: Plan, threads: int) -> dict[tuple[str, int], Job]:
+    """Seed by seed, so that a comparison cut short has whole pairs."""
+    jobs = {}
+    for seed, task in plan.tasks.items():
+        for name, recipe in plan.recipes.items():
+            config = dataclasses.replace(plan.config, seed=seed, threads=threads)
+            if isinstance(config, RunConfig):  # so that the run's folder can be used by itself
+                config = dataclasses.replace(config, recipe=name)
+            folder = run_folder(plan.folder, name, seed)
+            log = plan.folder / "logs" / f"{folder.name}.txt"
+            work = RecipeRun(task, recipe, config)
+            jobs[name, seed] = Job(folder.name, folder, log, work, config.steps, threads)
+    return jobs
+
+
+def _run(plan: Plan, jobs: Sequence[Job], console: Console) -> dict[str, str]:
+    """Do what is not done; the reasons of the runs that failed."""
+    missing = [job for job in jobs if not is_done(job)]
+    if len(missing) < len(jobs):
+        console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are finished already")
+    if not missing:
+        return {}
+    obstacle = unpicklable([job.work for job in missing])
+    with RunsProgress(missing, console=console) as progress:
+        if obstacle is not None:
+            progress.say(f"one run after another in this process: {obstacle}")
+            outcomes = run_here(missing, watch=progress)
+        else:
+            outcomes = run_jobs(missing, parallel=plan.parallel, watch=progress)
+    return {name: reason for name, reason in outcomes.items() if reason is not None}

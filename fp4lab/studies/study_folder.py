@@ -1,0 +1,95 @@
+"""A comparison's folder: whose it is, whether it may go on there, and one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fp4lab.errors import InputError
+from fp4lab.report.folder import COMPARISON
+from fp4lab.studies.plan import Plan
+from fp4lab.train.files import read_json, write_json
+
+SCHEMA_VERSION = 1
+LOCK = ".lock"
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Keep a second comparison out of the folder; the lock ends with the process that holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"out={folder} is in use by a comparison that is running; wait, or give another"
+            ) from None
+        yield
+
+
+def open_folder(plan: Plan, console: Console) -> int:
+    """Begin or continue a comparison in `plan.folder`; returns the threads of a run.
+
+    Recipes and seeds may be added later. The threads stay those of the first call, as the bits of a
+    run depend on them.
+
+    Raises InputError for a folder with anything else in it, or with other settings.
+    """
+    path = plan.folder / COMPARISON
+    hashes = {name: recipe.hash for name, recipe in plan.recipes.items()}
+    threads = plan.threads
+    if path.is_file():
+        old = read_json(path)
+        _refuse_changes(plan, hashes, old)
+        hashes = {**old["recipes"], **hashes}
+        if old["threads"] != threads:
+            threads = int(old["threads"])
+            console.print(
+                f"threads of a run stay at {threads}, with which {plan.folder} began",
+                soft_wrap=True,
+            )
+    elif others := sorted(entry.name for entry in plan.folder.iterdir() if entry.name != LOCK):
+        raise InputError(
+            f"out={plan.folder} holds {others[0]!r} and no comparison; give a new or empty folder"
+        )
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "settings": dict(plan.settings),
+        "recipes": hashes,
+        "threads": threads,
+        "facts": {title: dict(facts) for title, facts in plan.facts.items()},
+    }
+    write_json(path, record)
+    return threads
+
+
+def _refuse_changes(plan: Plan, hashes: dict[str, str], old: dict[str, Any]) -> None:
+    if old.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"out={plan.folder} was made by another version of fp4lab; give a new folder"
+        )
+    before, now = dict(old["settings"]), dict(plan.settings)
+    before |= {f"recipe {name}": digest for name, digest in old["recipes"].items()}
+    now |= {f"recipe {name}": digest for name, digest in hashes.items()}
+    optional = {key for key in before.keys() ^ now.keys() if key.startswith("recipe ")}
+    changed = [
+        f"{key} ({_short(before.get(key))}, now {_short(now.get(key))})"
+        for key in sorted((before.keys() | now.keys()) - optional)
+        if before.get(key) != now.get(key)
+    ]
+    if changed:
+        raise InputError(
+            f"out={plan.folder} holds a comparison that differs in {', '.join(changed)};"
+            " give another folder, or the old values"
+        )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 24 else f"{text[:20]}...{text[-1]}"

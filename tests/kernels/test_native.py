@@ -1,0 +1,173 @@
+"""The C version of block quantization equals the reference bit for bit, and can be done without."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fp4lab import formats
+from fp4lab.errors import InputError
+from fp4lab.kernels import native
+from fp4lab.kernels.quantize import native as quantize_native
+from fp4lab.kernels.quantize.dispatch import Quantization
+from fp4lab.kernels.quantize.reference import Noise, codes_and_scales
+
+STATE = torch.tensor([123, 456, 7, 1])
+SHAPES = ((64, 96), (48, 33), (5, 160), (1, 16), (16, 1))
+
+
+def _plain(x: Tensor) -> Tensor:
+    return x
+
+
+def _grid(x: Tensor) -> Tensor:
+    """Multiples of 1/8, so that ties are exact and frequent."""
+    return (x * 4).round() / 8
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x * torch.exp(torch.linspace(-60, 60, x.numel()).view_as(x))
+
+
+def _bf16_values(x: Tensor) -> Tensor:
+    return x.to(torch.bfloat16).to(torch.float32)
+
+
+def _zeros_of_both_signs(x: Tensor) -> Tensor:
+    x[:, : x.shape[1] // 2] = 0.0
+    x[0] = -0.0
+    return x
+
+
+def _special(x: Tensor) -> Tensor:
+    x.view(-1)[0], x.view(-1)[-1], x.view(-1)[x.numel() // 2] = -torch.inf, torch.inf, torch.nan
+    return x
+
+
+def _subnormal(x: Tensor) -> Tensor:
+    return x * 1e-40
+
+
+KINDS = (_plain, _grid, _wide, _bf16_values, _zeros_of_both_signs, _special, _subnormal)
+
+
+def results(asked: Quantization) -> list[Tensor]:
+    stored = codes_and_scales(asked.encoded(), asked.format, asked.shape)
+    return [*asked.operand(), asked.dequantized(), *stored]
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Equal bytes, where any NaN equals any NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.dtype == torch.float32:
+        nan = one.isnan()
+        if not torch.equal(nan, other.isnan()):
+            return False
+        one, other = (t.masked_fill(nan, 0.0).contiguous().view(torch.int32) for t in (one, other))
+    return torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", formats.names())
+@pytest.mark.parametrize("kind", KINDS)
+def test_c_version_equals_the_reference(kind: Callable[[Tensor], Tensor], name: str) -> None:
+    fmt = formats.get(name)
+    generator = torch.Generator().manual_seed(0)
+    taken = 0
+    for shape, transposed, bits in itertools.product(SHAPES, (False, True), (0, 8, 32)):
+        x_MK = kind(torch.randn(shape, generator=generator))
+        extent = shape[0] if transposed else shape[1]
+        for size, signs in ((1, ()), (16, formats.NVFP4_SIGNS), (32, ())):
+            if extent % size or not quantize_native.takes(x_MK, fmt, size, list(signs)):
+                continue
+            noise = Noise(STATE, 3, bits, None, 5) if bits else None
+            asked = Quantization(x_MK, fmt, transposed, size, signs, noise)
+            compiled = results(asked)
+            with native.backend("reference"):
+                reference = results(asked)
+            assert all(map(same_bits, compiled, reference)), (shape, transposed, bits, size)
+            taken += 1
+    exempt = fmt.block is None or fmt.selection != formats.Selection.NONE
+    assert (taken == 0) == exempt
+
+
+def test_given_amax_row_ids_dtypes_and_strides() -> None:
+    x_MK = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
+    row_ids = torch.randperm(32, generator=torch.Generator().manual_seed(2)) + 2**32 - 7
+    noise = Noise(STATE, 1, 8, row_ids, 16)
+    views = (x_MK, x_MK[:, ::2], x_MK.t(), x_MK[1:], x_MK.half(), x_MK.bfloat16(), x_MK.double())
+    for x, fmt in itertools.product(views, (formats.NVFP4, formats.NVFP4_ROWWISE)):
+        rows = x.shape[0] if fmt is formats.NVFP4_ROWWISE else 1
+        amax = torch.linspace(1, 9, rows)
+        asked = Quantization(x, fmt, noise=noise._replace(row_ids=row_ids[: x.shape[0]]), amax=amax)
+        if x.shape[0] > len(row_ids):
+            continue
+        assert quantize_native.takes(x, fmt, 1, [])
+        compiled = results(asked)
+        with native.backend("reference"):
+            assert all(map(same_bits, compiled, results(asked)))
+
+
+def test_every_hadamard_size() -> None:
+    x_MK = torch.randn(64, 64, generator=torch.Generator().manual_seed(3))
+    for size, transposed in itertools.product((1, 2, 4, 8, 16, 32, 64), (False, True)):
+        signs = tuple(formats.Hadamard(size, signs=5).vector)
+        asked = Quantization(x_MK, formats.MXFP4, transposed, size, signs)
+        compiled = results(asked)
+        with native.backend("reference"):
+            assert all(map(same_bits, compiled, results(asked)))
+
+
+def test_a_forced_backend_is_used_and_an_unknown_one_refused() -> None:
+    x_MK = torch.randn(16, 16)
+    with native.backend("reference"):
+        assert not quantize_native.takes(x_MK, formats.NVFP4, 1, [])
+    assert quantize_native.takes(x_MK, formats.NVFP4, 1, [])
+    with pytest.raises(InputError, match="backend='cuda' is not known"), native.backend("cuda"):
+        pass
+
+
+CHILD = """
+import torch, warnings
+from fp4lab import formats, quantize
+x = torch.linspace(-3, 5, 512).view(16, 32)
+with warnings.catch_warnings(record=True) as met:
+    warnings.simplefilter("always")
+    codes = quantize(x, formats.NVFP4).codes
+    quantize(x, formats.NVFP4)
+print(len([w for w in met if "without its C version" in str(w.message)]), int(codes.sum()))
+"""
+
+
+def child(cache: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, "XDG_CACHE_HOME": cache, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_without_a_compiler_one_warning_and_the_same_codes(tmp_path: object) -> None:
+    expected = int(quantize_codes().sum())
+    lacking = child(str(tmp_path), CC="/no/such/compiler")
+    assert lacking.stdout.split() == ["1", str(expected)], lacking.stderr
+    forced = child(str(tmp_path), CC="/no/such/compiler", FP4LAB_BACKEND="native")
+    assert forced.returncode == 1
+    assert "backend='native' cannot be had" in forced.stderr
+    silent = child(str(tmp_path), CC="/no/such/compiler", FP4LAB_BACKEND="reference")
+    assert silent.stdout.split() == ["0", str(expected)], silent.stderr
+
+
+def quantize_codes() -> Tensor:
+    from fp4lab import quantize
+
+    return quantize(torch.linspace(-3, 5, 512).view(16, 32), formats.NVFP4).codes

@@ -1,0 +1,102 @@
+"""A comparison's folder, as the studies write it, with every awkward thing in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fp4lab.instruments.error_rows import GEMMS, LayerErrors, OperandError, ProductError
+from fp4lab.report.folder import COMPARISON, ERRORS, SUMMARY, run_folder, write_errors
+from fp4lab.report.summary import Failure, Neighbours, RecipeSummary, Summary
+from fp4lab.train.files import write_json
+
+LAYERS = ("blocks.0.mlp.up", "blocks.0.mlp.<down>")
+
+
+def recipe(loss: float | None, gap: float | None, **fields: object) -> RecipeSummary:
+    values: dict[str, object] = {
+        "val_loss": loss,
+        "val_losses": {} if loss is None else {"0": loss, "1": loss},
+        "bits_per_byte": loss and loss / 0.6931471805599453,
+        "gap": gap,
+        "gap_percent": None if gap is None else 100 * gap / 1.6,
+        "interval": None,
+        "interval_percent": None,
+        "seeds": 0 if loss is None else 2,
+        "verdict": "resolved",
+        "validation_error": None,
+        "step_time_ratio": None,
+        "step_time_spread": None,
+        "failed": (),
+        "diff": "fprop.a.format: bf16 -> nvfp4",
+    }
+    return RecipeSummary(**{**values, **fields})  # type: ignore[arg-type]
+
+
+def layer_errors(sqnr_db: float | None) -> LayerErrors:
+    operands, products = [], []
+    for layer in LAYERS:
+        for gemm, (a, b, product) in GEMMS.items():
+            for operand in (a, b):
+                operands.append(
+                    OperandError(layer, gemm, operand, "nvfp4", 0.07, 0.0, sqnr_db, 1e-2, 0.99, 1.0)
+                )
+            worse = None if sqnr_db is None else sqnr_db - (3.0 if "<" in layer else 2.0)
+            products.append(ProductError(layer, gemm, product, worse, 1e-2, 0.98, 0.99))
+    return LayerErrors(tuple(operands), tuple(products))
+
+
+def make_summary() -> Summary:
+    return Summary(
+        baseline="bf16",
+        order=("bf16", "nvfp4", "mxfp4", "broken"),
+        recipes={
+            "bf16": recipe(1.6, 0.0, verdict="baseline", step_time_ratio=1.0,
+                           step_time_spread=(1.0, 1.0)),
+            "nvfp4": recipe(1.7, 0.1, interval=(0.08, 0.12), interval_percent=(5.0, 7.5),
+                            step_time_ratio=1.43, step_time_spread=(1.4, 1.5),
+                            validation_error=0.002),
+            "mxfp4": recipe(1.75, 0.15, failed=(Failure(1, "killed by SIGKILL twice"),)),
+            "broken": recipe(None, None, verdict="failed",
+                             failed=(Failure(0, "NaN in <script>alert(1)</script>"),)),
+        },
+        neighbours=(
+            Neighbours("bf16", "nvfp4", 0.1, (0.08, 0.12), "resolved"),
+            Neighbours("nvfp4", "mxfp4", 0.05, (-0.01, 0.11), "unresolved"),
+        ),
+        confidence=0.95,
+        notes=("25 tokens per parameter",),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def summary() -> Summary:
+    return make_summary()
+
+
+@pytest.fixture(scope="module")
+def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tmp_path = tmp_path_factory.mktemp("comparison")
+    make_summary().write(tmp_path / SUMMARY)
+    errors = {"bf16": layer_errors(None), "nvfp4": layer_errors(20.0), "mxfp4": layer_errors(18.0)}
+    write_errors(tmp_path / ERRORS, errors)
+    facts = {"Environment": {"torch": "2.13.0", "processor": "a <fast> one & only"}}
+    write_json(tmp_path / COMPARISON, {"facts": facts})
+    rng = np.random.default_rng(0)
+    for name, gap in (("bf16", 0.0), ("nvfp4", 0.1), ("mxfp4", 0.15), ("broken", 0.2)):
+        for seed in (0, 1):
+            folder = run_folder(tmp_path, name, seed)
+            folder.mkdir(parents=True)
+            last = 30 if name == "broken" else 200
+            with (folder / "metrics.jsonl").open("w") as file:
+                for step in range(1, last + 1):
+                    loss = 1.6 + gap + 3 * np.exp(-step / 20) + rng.normal(0, 0.02)
+                    file.write(json.dumps({"kind": "train", "step": step, "loss": loss}) + "\n")
+                    if step % 50 == 0:
+                        loss = 1.6 + gap + 3 * np.exp(-step / 20)
+                        file.write(json.dumps({"kind": "eval", "step": step, "loss": loss}) + "\n")
+                file.write('{"kind": "train", "st')
+    return tmp_path

@@ -1,0 +1,137 @@
+"""The page stands alone, is well formed, escapes what it is given and shows everything."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from fp4lab.errors import InputError
+from fp4lab.report import style, write
+from fp4lab.report.folder import SUMMARY, read_findings
+from fp4lab.report.html import digest
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """Collects what the tests ask about, and fails on tags that do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.labels: list[str] = []
+        self.cells: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._note(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._note(tag, attrs)
+
+    def _note(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        values = {key: value or "" for key, value in attrs}
+        self.ids += [values["id"]] if "id" in values else []
+        self.links += [values[key] for key in ("href", "src", "xlink:href") if key in values]
+        if tag == "svg":
+            assert values["role"] == "img"
+            self.labels.append(values["aria-label"])
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th", "li", "p"):
+            self.cells.append(data)
+
+
+@pytest.fixture(scope="module")
+def text(comparison_folder: Path) -> str:
+    path = write(comparison_folder)
+    assert path == comparison_folder / "report.html"
+    return path.read_text(encoding="utf-8")
+
+
+def test_nothing_outside_is_needed(text: str) -> None:
+    page = Page(text)
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", text)
+    assert "link" not in page.tags
+    assert "script" not in page.tags
+    assert len(page.ids) == len(set(page.ids))
+    links = [link for link in page.links if not link.startswith("data:image/png;base64,")]
+    assert {link[0] for link in links} == {"#"}
+    assert {link[1:] for link in links} <= set(page.ids)
+    assert set(re.findall(r"url\(#([^)]+)\)", text)) <= set(page.ids)
+
+
+def test_figures_have_words(text: str, comparison_folder: Path) -> None:
+    labels = Page(text).labels
+    assert len(labels) == 5
+    assert "nvfp4 +0.1000, mxfp4 +0.1500" in labels[0]
+    assert "bf16 1.6000, nvfp4 1.7000" in labels[1]
+    assert style.INK not in text.partition("</style>")[2]
+    for name in ("gaps", "loss", "relative", "sqnr", "underflow"):
+        image = imread(comparison_folder / "figures" / f"{name}.png")
+        assert min(image.shape[:2]) > 100
+        # neither blank nor a solid fill
+        assert 0.0005 < (image[..., :3].min(axis=-1) < 0.9).mean() < 0.9
+
+
+def test_numbers_and_verdicts_are_there(text: str) -> None:
+    cells = Page(text).cells
+    for expected in ("+0.0800 to +0.1200", "1.43 (1.40 to 1.50)", "+6.25", "2.4526", "0.0020"):
+        assert expected in cells
+    assert (
+        "nvfp4 against bf16: +0.1000 nats (+6.25 %), resolved (interval +0.0800 to +0.1200)."
+        in (cells)
+    )
+    assert "mxfp4 against nvfp4: +0.0500 nats, unresolved (interval -0.0100 to +0.1100)." in cells
+    assert "broken failed: NaN in <script>alert(1)</script>" in cells
+    assert "killed by SIGKILL twice" in cells
+    assert "25 tokens per parameter" in cells
+    assert "2 (1 failed)" in cells
+
+
+def test_given_text_is_escaped(text: str) -> None:
+    assert "<script>" not in text
+    assert "a &lt;fast&gt; one &amp; only" in text
+    assert "blocks.0.mlp.<down>" in Page(text).cells
+
+
+def test_readable_in_the_dark(text: str) -> None:
+    assert "prefers-color-scheme: dark" in text
+    assert "currentColor" in text
+
+
+def test_digest_names_the_worst_layer(comparison_folder: Path) -> None:
+    rows = digest(read_findings(comparison_folder).errors)
+    assert [(row.recipe, row.product) for row in rows[:4]] == [
+        ("bf16", "Y"),
+        ("bf16", "dX"),
+        ("bf16", "dW"),
+        ("nvfp4", "Y"),
+    ]
+    assert (rows[0].sqnr_db, rows[0].lowest_db, rows[0].layer) == (None, None, "")
+    assert (rows[3].sqnr_db, rows[3].lowest_db) == (17.5, 17.0)
+    assert rows[3].layer == "blocks.0.mlp.<down>"
+
+
+def test_drawn_again_it_is_the_same(text: str, comparison_folder: Path) -> None:
+    assert write(comparison_folder).read_text(encoding="utf-8") == text
+
+
+def test_a_folder_without_a_comparison(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{SUMMARY} does not exist"):
+        write(tmp_path)

@@ -1,0 +1,223 @@
+"""`fp4lab compare` and `fp4lab report` from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fp4lab import cli
+from fp4lab.errors import InputError
+from fp4lab.report.summary import Failure
+from fp4lab.studies import CompareConfig, compare_runs
+from fp4lab.studies.command import default_folder, exit_status
+from fp4lab.studies.summarize import Finished, Runs, summarize
+from fp4lab.train import DataConfig, ModelConfig, RunConfig, toml
+
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
+TEXT = "All work and no play makes a model dull; numbers are 0123456789.\n" * 300
+TINY = RunConfig(
+    steps=4,
+    eval_every=2,
+    checkpoint_every=2,
+    batch_size=4,
+    device="cpu",
+    threads=1,
+    model=ModelConfig(dim=32, num_blocks=1, num_heads=2, num_kv_heads=2, hidden_dim=32),
+    data=DataConfig(sequence_length=32, eval_windows=8),
+)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    """Options of a comparison that takes a second."""
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "shining.txt").write_text(TEXT)
+    config = tmp_path / "tiny.toml"
+    config.write_text(toml.dumps(TINY))
+    return ["--config", str(config), "--data", str(text), "--recipes", "bf16,mxfp4"]
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New processes take seconds to start."""
+    monkeypatch.setattr("fp4lab.studies.study.unpicklable", lambda work: "the test says so")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_compare_then_report(
+    options: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    out = tmp_path / "out"
+    assert cli.main(["compare", *options, "--seeds", "2", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "tokens for each of" in printed.err
+    assert "That is below 25" in printed.err
+    assert "95 % interval" in printed.out
+    assert "mxfp4 against bf16: " in printed.out
+    assert printed.out.splitlines()[-1] == f"report: {out / 'report.html'}"
+    summary = json.loads((out / "summary.json").read_text())
+    recipe = summary["recipes"]["mxfp4"]
+    low, high = recipe["interval"]
+    assert low <= recipe["gap"] <= high
+    assert recipe["seeds"] == 2
+    assert recipe["bits_per_byte"] == pytest.approx(recipe["val_loss"] / 0.6931471805599453)
+    page = (out / "report.html").read_text()
+    for fact in ("sha256", "tokens for each of", "mxfp4", "torch"):
+        assert fact in page
+    (out / "report.html").unlink()
+    assert cli.main(["report", str(out)]) == 0
+    assert (out / "report.html").read_text() == page
+    # each run is a run of its own, too
+    assert cli.main(["eval", str(out / "runs" / "mxfp4-seed1")]) == 0
+    loss = recipe["val_losses"]["1"]
+    assert f"held-out loss {loss:.4f} nats" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("in_process")
+def test_batch_losses_are_those_of_the_validation(options: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    cli.main(["compare", *options, "--out", str(out)])
+    for run in out.glob("runs/*"):
+        batches = json.loads((run / "measures.json").read_text())["batch_losses"]
+        result = json.loads((run / "result.json").read_text())
+        assert sum(batches) / len(batches) == pytest.approx(result["val_loss"], rel=1e-15)
+
+
+def test_seeds_change_the_data_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a plan says of its tasks, without running it."""
+    plans = []
+    monkeypatch.setattr(
+        "fp4lab.studies.comparison.run_study", lambda plan, console: plans.append(plan)
+    )
+    run = dataclasses.replace(TINY, seed=5, data=DataConfig(sequence_length=32))
+    compare_runs(CompareConfig(run=run, seeds=2, out=tmp_path))
+    (plan,) = plans
+    assert list(plan.tasks) == [5, 6]
+    assert not (plan.tasks[5].batch(0)[0] == plan.tasks[6].batch(0)[0]).all()
+    assert (plan.tasks[5].validation()[0][0] == plan.tasks[6].validation()[0][0]).all()
+    assert list(plan.recipes) == ["bf16", "nvfp4", "mxfp4"]
+    assert not {"seed", "threads", "recipe"} & plan.settings.keys()
+    assert plan.settings["data.sha256"] == plan.tasks[5].identity()["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--recipes", "bf16,nvfp5"], "'nvfp5' is not known; did you mean 'nvfp4'?"),
+        (["--model", "gpt-tny"], "'gpt-tny' is not known"),
+        (["--data", "/no/such/folder"], "/no/such/folder"),
+        (["--recipes", "no-such.toml"], "no-such.toml"),
+        (["--baseline", "fp8_tensor"], "baseline='fp8_tensor' is none of the recipes"),
+        (["--steps", "0"], "steps=0 is below 1"),
+        (["--seeds", "many"], "--seeds"),
+        (["--recipe", "bf16"], "--recipe"),
+    ],
+)
+def test_what_the_user_got_wrong_is_one_line(
+    extra: list[str],
+    message: str,
+    options: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["compare", *options, "--out", str(out), *extra]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("fp4lab: ")
+    assert message in last
+    assert not out.exists()
+
+
+def test_report_of_no_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "give the folder of a finished comparison" in capsys.readouterr().err
+
+
+def test_the_default_folder_follows_the_settings() -> None:
+    one, other = default_folder(TINY), default_folder(dataclasses.replace(TINY, steps=5))
+    assert one != other
+    assert one == default_folder(dataclasses.replace(TINY, seed=3, threads=None, recipe="nvfp4"))
+    assert one.parts[0] == "runs"
+
+
+def test_unknown_presets_leave_no_folder(tmp_path: Path) -> None:
+    run = dataclasses.replace(TINY, model=ModelConfig(preset="gpt-tny"))
+    with pytest.raises(InputError, match="did you mean 'gpt-tiny'"):
+        compare_runs(CompareConfig(run=run, out=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("dead", "status"), [((), 0), (("mxfp4",), 0), (("mxfp4", "nvfp4"), 1), (("bf16",), 1)]
+)
+def test_exit_status_says_whether_anything_was_compared(dead: tuple[str, ...], status: int) -> None:
+    names = ("bf16", "nvfp4", "mxfp4")
+    runs: Runs = {
+        name: {0: Failure(0, "NaN") if name in dead else Finished(1.0, None, ())} for name in names
+    }
+    diffs = dict.fromkeys(names, "")
+    assert exit_status(summarize(runs, "bf16", confidence=0.95, times={}, diffs=diffs)) == status
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it took longer than a minute")
+
+
+def _group_is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(
+    options: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "fp4lab", "compare", *options,
+               "--steps", "300", "--jobs", "2", "--out", str(out)]  # fmt: skip
+    first = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    try:
+        metrics = [out / "runs" / f"{name}-seed0" / "metrics.jsonl" for name in ("bf16", "mxfp4")]
+        _wait_until(lambda: all(p.is_file() and p.stat().st_size > 1000 for p in metrics))
+        os.killpg(first.pid, signal.SIGINT)
+        _, said = first.communicate(timeout=60)
+        assert first.returncode == 130
+        assert "the same command goes on" in said
+        assert "Traceback" not in said
+        _wait_until(lambda: _group_is_gone(first.pid))
+    finally:
+        if first.poll() is None:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+    assert not (out / "summary.json").exists()
+    saved = {path.parent.parent.name for path in out.glob("runs/*/checkpoints/step-*")}
+    assert saved == {"bf16-seed0", "mxfp4-seed0"}
+    second = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stderr
+    assert all("resumed from" in log.read_text() for log in out.glob("logs/*.txt"))
+    assert json.loads((out / "summary.json").read_text())["order"] in (
+        ["bf16", "mxfp4"],
+        ["mxfp4", "bf16"],
+    )

@@ -1,0 +1,164 @@
+"""Runs die in every way; the others must not notice."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from study_fakes import FakeWork, Silent
+
+from fp4lab.studies.child import Job, unpicklable
+from fp4lab.studies.runner import run_here, run_jobs
+
+
+def jobs_in(folder: Path, **works: FakeWork) -> list[Job]:
+    return [
+        Job(name, folder / name, folder / "logs" / f"{name}.txt", work, work.steps, 1)
+        for name, work in works.items()
+    ]
+
+
+def starts(folder: Path, name: str) -> list[int]:
+    return [int(line) for line in (folder / name / "starts.txt").read_text().split()]
+
+
+def steps(folder: Path, name: str) -> list[int]:
+    lines = (folder / name / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+def test_a_killed_run_goes_on_and_the_others_never_notice(tmp_path: Path) -> None:
+    watch = Silent()
+    jobs = jobs_in(tmp_path, once=FakeWork(die="kill once"), fine=FakeWork())
+    assert run_jobs(jobs, parallel=2, watch=watch) == {"once": None, "fine": None}
+    for name in ("once", "fine"):
+        assert steps(tmp_path, name) == [1, 2, 3, 4]
+    assert len(set(starts(tmp_path, "once"))) == 2
+    assert watch.polls > 0
+    assert watch.lines == ["once: killed by SIGKILL; continuing from its checkpoint"]
+    assert os.getpid() not in starts(tmp_path, "fine")
+
+
+@pytest.mark.slow
+def test_deaths_for_good_have_reasons(tmp_path: Path) -> None:
+    watch = Silent()
+    jobs = jobs_in(
+        tmp_path,
+        fine=FakeWork(),
+        always=FakeWork(die="kill every time"),
+        nan=FakeWork(die="nan"),
+        exits=FakeWork(die="exit"),
+    )
+    outcomes = run_jobs(jobs, parallel=2, watch=watch)
+    log = tmp_path / "logs" / "exits.txt"
+    assert outcomes == {
+        "fine": None,
+        "always": "killed by SIGKILL twice",
+        "nan": "NonFiniteError: step 2: layer 'blocks.0' gave a NaN in its output",
+        "exits": f"exit code 3; see {log}",
+    }
+    assert watch.failures == {name: reason for name, reason in outcomes.items() if reason}
+    assert len(starts(tmp_path, "always")) == 2
+    assert len(starts(tmp_path, "nan")) == 1
+    assert os.getpid() not in starts(tmp_path, "fine")
+    assert log.read_text() == "leaving\n"
+    assert "Traceback" in (tmp_path / "logs" / "nan.txt").read_text()
+
+
+def test_an_exception_ends_the_processes(tmp_path: Path) -> None:
+    """What interrupts the parent, Ctrl-C or a bug of its own, leaves no process behind."""
+    before = set(multiprocessing.active_children())
+
+    class Interrupting(Silent):
+        def poll(self) -> None:
+            if (tmp_path / "long" / "starts.txt").is_file():
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(
+            jobs_in(tmp_path, long=FakeWork(steps=10**6, sleep=0.05)),
+            parallel=1,
+            watch=Interrupting(),
+        )
+    assert set(multiprocessing.active_children()) == before
+    (process,) = starts(tmp_path, "long")
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_runs_in_this_process_when_asked(tmp_path: Path) -> None:
+    watch = Silent()
+    jobs = jobs_in(tmp_path, fine=FakeWork(), bad=FakeWork(die="input"), late=FakeWork())
+    outcomes = run_here(jobs, watch=watch)
+    assert outcomes == {"fine": None, "bad": "steps=0 must be positive; use 1", "late": None}
+    assert starts(tmp_path, "fine") == [os.getpid()]
+    assert watch.failures == {"bad": "steps=0 must be positive; use 1"}
+    assert json.loads(jobs[1].failure.read_text()) == {"reason": outcomes["bad"]}
+
+
+def test_what_can_be_sent_to_a_process() -> None:
+    assert unpicklable(FakeWork()) is None
+    assert "lambda" in str(unpicklable(lambda: 0))
+    assert unpicklable(threading.Lock()) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["-c", "{code}"], ["-"]])
+def test_what_was_typed_into_a_session_cannot_be_sent(arguments: list[str]) -> None:
+    """Pickle takes such a function by name, and the child would fail to import it."""
+    code = (
+        "from fp4lab.studies.child import unpicklable\n"
+        "def build(): ...\n"
+        "print(unpicklable(build))\n"
+    )
+    command = [sys.executable, *(argument.format(code=code) for argument in arguments)]
+    result = subprocess.run(command, input=code, capture_output=True, text=True, check=True)
+    reasons = ("build was defined interactively", "cannot import the main program <stdin>")
+    assert any(reason in result.stdout for reason in reasons)
+
+
+@pytest.mark.slow
+def test_children_end_when_the_parent_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from study_fakes import FakeWork, Silent\n"
+        "from fp4lab.studies.runner import run_jobs\n"
+        "from fp4lab.studies.child import Job\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "work = FakeWork(steps=10**6, sleep=0.05)\n"
+        "run_jobs([Job('a', folder, folder / 'log.txt', work, 1, 1)], parallel=1, watch=Silent())\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        child = _wait_for_pid(tmp_path / "starts.txt")
+        parent.send_signal(signal.SIGKILL)
+        for _ in range(200):
+            if _is_gone(child):
+                break
+            time.sleep(0.05)
+        assert _is_gone(child)
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+def _wait_for_pid(path: Path) -> int:
+    for _ in range(600):
+        if path.is_file() and path.read_text().endswith("\n"):
+            return int(path.read_text())
+        time.sleep(0.05)
+    raise AssertionError("the child never started")
+
+
+def _is_gone(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    return not status.exists() or "State:\tZ" in status.read_text()

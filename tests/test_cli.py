@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import doctest
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fp4lab import __version__, cli
+from fp4lab.errors import NonFiniteError
+
+
+def test_docstring_example() -> None:
+    assert doctest.testmod(cli).failed == 0
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name, (_, about) in cli.COMMANDS.items():
+        assert f"  {name}" in text
+        assert about in text
+    assert cli.main([]) == 2
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.endswith(f"fp4lab {__version__}\n")
+
+
+def test_the_start_is_light() -> None:
+    code = (
+        "import sys, fp4lab.cli; "
+        "sys.exit(bool({'tyro', 'rich', 'safetensors', 'fp4lab.train'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "command='trian' is not known; did you mean 'train'?"),
+        (["train", "--steps", "0"], "steps=0 is below 1; give 1 or more"),
+        (["train", "--steps", "x"], "Error parsing --steps: invalid literal for int()"),
+        (["train", "--stesp", "3"], "Unrecognized options: --stesp, 3; did you mean --steps?"),
+        (["train", "--optim.schedule", "cos"], "invalid choice 'cos' for argument"),
+        (["train", "--config", "absent.toml"], "config=absent.toml does not exist"),
+        (["train", "--config"], "Missing value for argument '--config'"),
+        (["train", "--model.preset", "gpt-tny"], "preset='gpt-tny' is not known"),
+        (["train", "--recipe", "absent.toml"], "absent.toml: No such file or directory"),
+        (["train", "--recipe", "nvpf4"], "recipe='nvpf4' is not known; did you mean 'nvfp4'?"),
+        (["train", "--data.source", "/absent"], "source='/absent' is no folder or file"),
+        (["eval"], "Missing from fp4lab eval"),
+        (["eval", "/absent"], "checkpoint=/absent does not exist"),
+    ],
+)
+def test_a_user_error_is_one_line_and_status_2(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("fp4lab: ")
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_one_line_does_not_depend_on_the_terminal(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fp4lab", "train", "--stesp", "3"],
+        env={**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "40"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    message = "fp4lab: Unrecognized options: --stesp, 3; did you mean --steps?"
+    assert done.stderr == f"{message}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (NonFiniteError("step 3: layer 'x'"), 3, "fp4lab: step 3: layer 'x'\n"),
+        (OSError(errno.EACCES, "Permission denied", "/a"), 2, "fp4lab: /a: Permission denied\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/a"),
+            2,
+            "fp4lab: /a: No space left on device; what was saved before is intact: "
+            "free some space and give the command again\n",
+        ),
+        (OSError("odd"), 2, "fp4lab: odd\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_other_endings(
+    error: BaseException,
+    status: int,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setitem(cli.COMMANDS, "train", (fail, ""))
+    assert cli.main(["train"]) == status
+    assert capsys.readouterr().err == text
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: list[str]) -> int:
+        raise KeyError("bug")
+
+    monkeypatch.setitem(cli.COMMANDS, "train", (fail, ""))
+    with pytest.raises(KeyError, match="bug"):
+        cli.main(["train"])
+
+
+def test_help_of_a_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", "--help"])
+    assert stop.value.code in {0, None}
+    text = capsys.readouterr().out
+    for option in ("--out", "--config", "--recipe", "--steps", "--optim.learning-rate"):
+        assert option in text

@@ -1,0 +1,203 @@
+"""kill -9 for real: a run that dies again and again ends with the bits of one that never did."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fp4lab import recipes
+from fp4lab.train import DataConfig, FitResult, ModelConfig, OptimConfig, RunConfig, toml, train
+from fp4lab.train import checkpoint as checkpoints
+from fp4lab.train.metrics import Event
+
+Lines = Callable[[Path], list[Event]]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    """A GPT of 10 k parameters that saves at every other step."""
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_bytes(bytes(random.Random(0).choices(b"abcdefgh \n", k=4000)))
+    return RunConfig(
+        steps=40,
+        recipe="bf16",
+        batch_size=2,
+        microbatches=2,
+        eval_every=5,
+        checkpoint_every=2,
+        device="cpu",
+        threads=1,
+        model=ModelConfig(
+            dim=16, num_blocks=1, num_heads=1, num_kv_heads=1, head_dim=16, hidden_dim=32
+        ),
+        data=DataConfig(source=str(text), sequence_length=16, eval_windows=2),
+    )
+
+
+def spawn(config: RunConfig, folder: Path) -> Any:
+    """`train` in a process of its own, forked from one that has torch imported already."""
+    context = multiprocessing.get_context("forkserver")
+    # torch imports dynamo, which takes seconds, when the first optimizer is made.
+    context.set_forkserver_preload(["torch._dynamo", "fp4lab.train", "fp4lab.nn", "fp4lab.models"])
+    process = context.Process(target=train, args=(config,), kwargs={"folder": folder})
+    process.start()
+    return process
+
+
+def kill_after_lines(process: Any, folder: Path, *, lines: int, extra: float) -> bool:
+    """Send SIGKILL once so many lines are new in metrics.jsonl; False if it ended before."""
+    metrics = folder / "metrics.jsonl"
+
+    def count() -> int:
+        return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+    start = count()
+    while process.is_alive() and abs(count() - start) < lines:
+        time.sleep(0.0005)
+    time.sleep(extra)
+    if not process.is_alive():
+        return False
+    process.kill()
+    process.join()
+    return True
+
+
+def assert_same_run(a: Path, b: Path, lines: Lines) -> None:
+    assert lines(a) == lines(b)
+    newest = [checkpoints.available(folder / "checkpoints")[-1] for folder in (a, b)]
+    left, right = (checkpoints.load(path) for path in newest)
+    assert left.step == right.step
+    for file, tensors in left.tensors.items():
+        assert tensors.keys() == right.tensors[file].keys()
+        assert all(torch.equal(t, right.tensors[file][name]) for name, t in tensors.items())
+
+
+def check_kills(config: RunConfig, tmp_path: Path, lines: Lines, *, kills: int, seed: int) -> None:
+    draw = random.Random(seed)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    train(config, folder=whole)
+    killed = 0
+    for _ in range(kills):
+        process = spawn(config, cut)
+        killed += kill_after_lines(
+            process, cut, lines=draw.randrange(0, 6), extra=draw.uniform(0.0, 0.02)
+        )
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert killed > 0
+    result = train(config, folder=cut)
+    assert_same_run(whole, cut, lines)
+    expected = FitResult.load(whole)
+    assert expected is not None
+    same_but_time = dataclasses.replace(
+        expected, folder=cut, step_time_median=result.step_time_median
+    )
+    assert result == same_but_time
+    # Nothing of the deaths is left behind.
+    assert not list(cut.rglob("*.tmp"))
+
+
+def test_killed_runs_resume_to_the_same_bits(
+    config: RunConfig, tmp_path: Path, lines: Lines
+) -> None:
+    config = dataclasses.replace(config, steps=20)
+    check_kills(config, tmp_path, lines, kills=2, seed=1)
+
+
+@pytest.mark.slow
+def test_often_killed_runs_resume_to_the_same_bits(
+    config: RunConfig, tmp_path: Path, lines: Lines
+) -> None:
+    config = dataclasses.replace(config, steps=200, checkpoint_every=1)
+    check_kills(config, tmp_path, lines, kills=20, seed=2)
+
+
+@pytest.mark.slow
+def test_killed_runs_with_stochastic_rounding_and_a_switch_of_precision(
+    config: RunConfig, tmp_path: Path, lines: Lines
+) -> None:
+    to = recipes.get("bf16")
+    recipe = recipes.get("nvfp4").switch(to, at="decay", part="forward").switch(to, at=20)
+    file = tmp_path / "recipe.toml"
+    file.write_text(recipe.to_toml())
+    optim = OptimConfig(schedule="wsd", decay_fraction=0.75)
+    config = dataclasses.replace(config, steps=24, recipe=str(file), optim=optim)
+    check_kills(config, tmp_path, lines, kills=6, seed=3)
+
+
+def command(config: RunConfig, folder: Path, *before: str) -> list[str]:
+    file = folder.with_suffix(".toml")
+    file.write_text(toml.dumps(config))
+    run = ["-m", "fp4lab", "train", "--config", str(file), "--out", str(folder)]
+    return [sys.executable, *before, *run]
+
+
+@pytest.mark.slow
+def test_the_command_stops_with_status_4_and_goes_on(
+    config: RunConfig, tmp_path: Path, lines: Lines
+) -> None:
+    words = command(config, tmp_path / "run")
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 2):
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate()
+    assert process.returncode == 4
+    assert "stopped by SIGTERM; the same command goes on from here" in errors
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "resumed from" in done.stderr
+    assert done.stdout.startswith(f"{tmp_path / 'run'}: 40 steps, held-out loss ")
+    train(config, folder=tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", tmp_path / "run", lines)
+
+    shown = subprocess.run(
+        [sys.executable, "-m", "fp4lab", "eval", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result = FitResult.load(tmp_path / "whole")
+    assert result is not None
+    assert f"held-out loss {result.val_loss:.4f} nats" in shown.stdout
+
+
+@pytest.mark.slow
+def test_two_processes_with_one_microbatch_are_one_with_two(
+    config: RunConfig, tmp_path: Path, lines: Lines
+) -> None:
+    """The sum of two gradients does not depend on the order, so even the bits are the same."""
+    config = dataclasses.replace(config, recipe="nvfp4", steps=8)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = command(config, tmp_path / "two", *torchrun)
+    subprocess.run(words, check=True, capture_output=True, env=environment)
+    train(config, folder=tmp_path / "one")
+    assert_same_run(tmp_path / "one", tmp_path / "two", lines)
+    # The run can change its number of processes.
+    for name in ("checkpoints/step-00000008", "result.json"):
+        path = tmp_path / "two" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    notices: list[Event] = []
+    train(config, folder=tmp_path / "two", on_event=notices.append)
+    texts = [event["text"] for event in notices if event["kind"] == "notice"]
+    assert "resumed elsewhere" in texts[0]
+    assert "processes 2 -> 1" in texts[0]
+    assert_same_run(tmp_path / "one", tmp_path / "two", lines)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fp4lab import recipes
+from fp4lab.errors import InputError
+from fp4lab.nn import Linear
+from fp4lab.train import FitConfig, OptimConfig, evaluate, fit
+from fp4lab.train.config import RunConfig
+from fp4lab.train.precision import Precision
+from fp4lab.train.run import default_folder, load_recipe
+
+BF16 = recipes.get("bf16")
+NVFP4 = recipes.get("nvfp4")
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+
+
+def layer(model: nn.Sequential) -> Linear:
+    first = model[0]
+    assert isinstance(first, Linear)
+    return first
+
+
+def outputs(model: nn.Sequential) -> torch.Tensor:
+    """Values and weight gradients, for both depend on the recipe."""
+    x = torch.randn(32, 32, generator=torch.Generator().manual_seed(1))
+    model.zero_grad()
+    y: torch.Tensor = model(x)
+    y.square().sum().backward()
+    gradient = layer(model).weight.grad
+    assert gradient is not None
+    return torch.cat([y.detach(), gradient])
+
+
+def test_no_recipe_leaves_the_model_alone() -> None:
+    net = model()
+    precision = Precision(net, None, FitConfig())
+    precision.begin(3, 1)
+    assert type(net[0]) is nn.Linear
+    assert precision.report is None
+
+
+def test_noise_is_a_function_of_seed_step_and_microbatch() -> None:
+    net = model()
+    precision = Precision(net, NVFP4, FitConfig())
+
+    def at(step: int, microbatch: int) -> torch.Tensor:
+        precision.begin(step, microbatch)
+        return outputs(net)
+
+    first = at(0, 0)
+    others = [at(1, 0), at(0, 1), at(1, 1)]
+    assert all(not torch.equal(first, other) for other in others)
+    assert torch.equal(first, at(0, 0))
+    net = model()
+    precision = Precision(net, NVFP4, FitConfig(seed=1))
+    assert not torch.equal(first, at(0, 0))
+
+
+def test_switches_are_a_function_of_the_step_in_any_order() -> None:
+    optim = OptimConfig(schedule="wsd", decay_fraction=0.5, warmup_fraction=0.0)
+    config = FitConfig(steps=20, optim=optim)
+    recipe = NVFP4.switch(BF16, at="decay", part="backward").switch(BF16, at=15)
+    net = model()
+    precision = Precision(net, recipe, config)
+    for step in (0, 9, 10, 14, 15, 19, 12, 3):
+        precision.begin(step)
+        plain = model()
+        Precision(plain, recipe.at(step, 10), config).begin(step)
+        assert layer(net).recipe == layer(plain).recipe
+        assert torch.equal(outputs(net), outputs(plain))
+    precision.begin(0)
+    before = outputs(net)
+    precision.begin(15)
+    assert not torch.equal(before, outputs(net))
+
+
+def test_a_switch_can_begin_with_layers_left_alone() -> None:
+    alone = recipes.Recipe(name="alone", rules=(recipes.Rule(use=None),))
+    net = model()
+    precision = Precision(net, alone.switch(NVFP4, at=2), FitConfig(steps=9))
+    precision.begin(1)
+    assert type(net[0]) is nn.Linear
+    precision.begin(2)
+    assert type(net[0]) is Linear
+
+
+def test_a_switch_at_decay_needs_a_decay() -> None:
+    config = FitConfig(optim=OptimConfig(schedule="constant"))
+    with pytest.raises(InputError, match="never decays"):
+        Precision(model(), NVFP4.switch(BF16, at="decay"), config)
+
+
+def test_ragged_layers_follow_the_config() -> None:
+    with pytest.raises(InputError):
+        Precision(nn.Linear(20, 32), NVFP4, FitConfig())
+    assert Precision(nn.Linear(20, 32), NVFP4, FitConfig(ragged="pad")).report is not None
+
+
+def test_a_run_under_a_recipe_is_evaluated_under_it(
+    small_task: Any, fit_config: FitConfig, tmp_path: Path
+) -> None:
+    class Wide(small_task):  # type: ignore[misc]
+        def build_model(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 1))
+
+    config = dataclasses.replace(fit_config, ragged="pad")
+    recipe = recipes.get("nvfp4_base").switch(recipes.get("mxfp8"), at=8)
+    result = fit(Wide(), recipe=recipe, config=config, folder=tmp_path / "a")
+    assert result.recipe == recipe.name
+    assert evaluate(tmp_path / "a", task=Wide(), device="cpu").loss == result.val_loss
+    with pytest.raises(InputError, match=r"differs in recipe \(hash"):
+        fit(Wide(), recipe=BF16, config=config, folder=tmp_path / "a")
+    plain = fit(Wide(), recipe=None, config=config, folder=tmp_path / "b")
+    assert plain.val_loss != result.val_loss
+
+
+def test_a_recipe_comes_by_name_or_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(NVFP4.to_toml())
+    assert load_recipe(str(path)) == load_recipe("nvfp4") == NVFP4
+    config = RunConfig(recipe=str(path))
+    assert default_folder(config) == Path("runs") / f"gpt-tiny-mine-{config.hash[:8]}"
+    with pytest.raises(FileNotFoundError):
+        load_recipe(str(tmp_path / "absent.toml"))
