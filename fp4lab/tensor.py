@@ -116,7 +116,8 @@ class QuantizedTensor:
 
 
 def _same_bytes(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    a, b = (part.clone(memory_format=torch.contiguous_format) for part in (a, b))
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
 def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> None:

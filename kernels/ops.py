@@ -84,7 +84,7 @@ def _dense(values: Tensor, transposed: bool) -> Tensor:
 def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     asked = _asked(x, *arguments)
     codes, scales, amax = _quantize.codes_and_scales(asked.encoded(), asked.format, asked.shape)
-    return codes.contiguous(), scales.contiguous(), amax.clone()
+    return codes.contiguous(), scales.clone(memory_format=torch.contiguous_format), amax.clone()
 
 
 @torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")

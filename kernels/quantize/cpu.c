@@ -57,8 +57,8 @@ static inline float round_stochastic8(float v, const element_t t, uint8_t random
 {
     float a = at_most(float_of(bits_of(v) & 0x7FFFFFFFu), t.max_value);
     float spacing = grid_exponent(a, t.min_exponent, -t.mantissa_bits);
-    float steps = (a + ((float)(int32_t)random * 0.00390625f) * spacing) / spacing;
-    float q = at_most((float)(int32_t)steps * spacing, t.max_value);
+    int32_t parts = (int32_t)((a / spacing) * 256.0f) + random;
+    float q = at_most((float)(parts >> 8) * spacing, t.max_value);
     return a != a ? v : with_sign(q, v);
 }
 
@@ -198,8 +198,8 @@ static float power_of_two(const plan_t *p, float a, float *multiplier)
              : p->scale_rule == NEAREST ? fraction >= 0.75f
                                         : fraction > 0.5f;
     exponent += up - 1 - (divided ? 0 : t.max_exponent);
-    if (ideal == 0.0f || exponent < -127) exponent = -127;
-    if (exponent > 127) exponent = 127;
+    if (ideal == 0.0f || exponent < p->scale.min_exponent) exponent = p->scale.min_exponent;
+    if (exponent > p->scale.max_exponent) exponent = p->scale.max_exponent;
     if (!isfinite(a)) return *multiplier = NAN;
     *multiplier = ldexpf(1.0f, -exponent);
     return ldexpf(1.0f, exponent);

@@ -56,7 +56,7 @@ class Quantization(NamedTuple):
     def _native(self, result: Result) -> native.Quantized | None:
         """The C version's answer in the operand's orientation, or None where it has none."""
         signs = list(self.signs)
-        if not native.takes(self.x_MK, self.format, self.hadamard, signs):
+        if not native.takes(self.x_MK, self.format, self.hadamard, signs, self.transposed):
             return None
         values, decode, amax = native.quantize(
             self.x_MK,

@@ -70,7 +70,9 @@ class _Plan(ctypes.Structure):
     )
 
 
-def takes(x: Tensor, fmt: BlockFormat, hadamard: int, signs: list[int]) -> bool:
+def takes(
+    x: Tensor, fmt: BlockFormat, hadamard: int, signs: list[int], transposed: bool = False
+) -> bool:
     """Whether the C version computes this case (and is wanted); the reference computes the rest."""
     rounds_scale = fmt.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
     return (
@@ -85,6 +87,7 @@ def takes(x: Tensor, fmt: BlockFormat, hadamard: int, signs: list[int]) -> bool:
         and x.numel() > 0
         # a narrower input's Hadamard transform is rounded to its own type first
         and (x.dtype == torch.float32 or (hadamard == 1 and not signs))
+        and x.shape[0 if transposed else 1] % hadamard == 0
         and wants_native()
         and library(SOURCE) is not None
     )
@@ -109,7 +112,7 @@ def quantize(
     compiled = library(SOURCE)
     assert compiled is not None
     assert fmt.scale is not None
-    x = x_MK.to(torch.float32).contiguous()
+    x = x_MK.to(torch.float32).resolve_neg().contiguous()
     rows, columns = x.shape
     shape = (columns, rows) if transposed else (rows, columns)
     sides = block_sides(fmt, *shape)
@@ -117,6 +120,7 @@ def quantize(
     grid = (-(-rows // block_rows), -(-columns // block_columns))
     counts = {Level.NONE: 0, Level.TENSOR: 1, Level.ROW: shape[0]}
     second = x.new_empty(counts[fmt.level]) if amax is None else amax.to(torch.float32).contiguous()
+    assert second.numel() == counts[fmt.level]
     values, decode = torch.empty_like(x), x.new_empty(grid)
     plan = _Plan(
         rows=rows,
@@ -144,6 +148,7 @@ def quantize(
         plan.key[0], plan.key[1], plan.step, plan.microbatch = low, high, step, microbatch
         plan.noise_bits, plan.column_offset = noise.bits, noise.column_offset
         row_ids = None if noise.row_ids is None else noise.row_ids.to(torch.int64).contiguous()
+        assert row_ids is None or row_ids.shape == (rows,)
     rotation = matrix(hadamard, tuple(signs)) if hadamard > 1 or signs else None
     failed = compiled.fp4lab_quantize(
         ctypes.byref(plan), *(_pointer(t) for t in (x, rotation, row_ids, second, decode, values))

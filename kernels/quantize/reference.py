@@ -22,7 +22,14 @@ from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
 from fp4lab.kernels.minifloat.reference import decode, encode, round_nearest, round_stochastic
 from fp4lab.kernels.philox.reference import key_salt, random_bits
-from fp4lab.kernels.quantize.scales import Scales, block_scales, positive_nan, stored, two_level
+from fp4lab.kernels.quantize.scales import (
+    Scales,
+    block_scales,
+    divided,
+    positive_nan,
+    stored,
+    two_level,
+)
 
 
 class Noise(NamedTuple):
@@ -154,7 +161,7 @@ def _four_over_six(
     for stretch in (1.5, 1.0):
         scales = two_level(block_amax, outer, fmt, stretch)
         values = _scaled(x_RrCc, scales, fmt, noise)
-        difference = ((values * scales.decode) * outer).div_(fmt.amax_factor).sub_(x_RrCc)
+        difference = divided((values * scales.decode) * outer, fmt.amax_factor).sub_(x_RrCc)
         error = difference.square() if fmt.selection == Selection.MSE else difference.abs()
         candidates.append((values, scales.decode, _sum_block(error)))
     (values4, decode4, error4), (values6, decode6, error6) = candidates

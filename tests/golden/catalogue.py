@@ -25,6 +25,7 @@ from torch import Tensor
 import fp4lab
 from fp4lab import formats as f
 from fp4lab.formats import BlockFormat, ElementType, Overflow
+from fp4lab.kernels import native
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.minifloat.reference import encode, round_stochastic
 
@@ -90,11 +91,20 @@ def family_of(file: str, key: str) -> list[tuple[Family, dict[str, str]]]:
 
 
 def compare(file: str, key: str) -> Outcome:
-    """Compute the array of this key and compare it with the recorded one."""
+    """Compute the array of this key and compare it with the recorded one.
+
+    The C version, where it is used, and the reference must both match.
+    """
     [(family, parts)] = family_of(file, key)
-    ours, recorded = family.compute(**parts), load(file)[key]
-    assert ours.array.shape == recorded.shape, key
-    assert ours.array.dtype == recorded.dtype, key
+    outcome = _outcome(family.compute(**parts), load(file)[key])
+    with native.backend("reference"):
+        reference = _outcome(family.compute(**parts), load(file)[key])
+    return outcome._replace(different=max(outcome.different, reference.different))
+
+
+def _outcome(ours: Ours, recorded: Array) -> Outcome:
+    assert ours.array.shape == recorded.shape
+    assert ours.array.dtype == recorded.dtype
     different = _bits(ours.array) != _bits(recorded)
     both_nan = _is_nan(ours.array, ours.element) & _is_nan(recorded, ours.element)
     skip = np.zeros(recorded.shape, bool) if ours.skip is None else ours.skip
@@ -141,14 +151,24 @@ TRANSFORMS = {
 
 
 @cache
+def _quantized(
+    x: str, fmt: BlockFormat, axis: int, hadamard: f.Hadamard | None, use_native: bool
+) -> fp4lab.QuantizedTensor:
+    assert use_native == native.wants_native()
+    return fp4lab.quantize(recorded_input(x), fmt, axis=axis, hadamard=hadamard, ragged="pad")
+
+
+def quantized(
+    x: str, fmt: BlockFormat, axis: int = -1, hadamard: f.Hadamard | None = None
+) -> fp4lab.QuantizedTensor:
+    """An input in a format, computed once by each backend."""
+    return _quantized(x, fmt, axis, hadamard, native.wants_native())
+
+
 def nvfp4(x: str, config: str, columnwise: bool) -> fp4lab.QuantizedTensor:
-    return fp4lab.quantize(
-        recorded_input(x),
-        NVFP4[config],
-        axis=-2 if columnwise else -1,
-        hadamard=TRANSFORMS.get(config) if columnwise else None,
-        ragged="pad",
-    )
+    if columnwise:
+        return quantized(x, NVFP4[config], -2, TRANSFORMS.get(config))
+    return quantized(x, NVFP4[config])
 
 
 def nvfp4_part(x: str, config: str, part: str, t: str | None) -> Ours:
@@ -204,11 +224,6 @@ def nvfp4_gemm(dtype: str, product: str) -> Ours:
 
 
 # Transformer Engine, FP8
-
-
-@cache
-def quantized(x: str, fmt: BlockFormat, axis: int = -1) -> fp4lab.QuantizedTensor:
-    return fp4lab.quantize(recorded_input(x), fmt, axis=axis)
 
 
 def fp8_blockwise(x: str, element: str, block: str, scale: str, part: str, t: str | None) -> Ours:

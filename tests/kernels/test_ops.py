@@ -15,6 +15,7 @@ from fp4lab.formats import BlockFormat
 from fp4lab.functional import noise_state
 from fp4lab.kernels import ops
 from fp4lab.kernels.matmul.reference import epilogue_alpha
+from fp4lab.kernels.quantize import reference
 
 TWO_LEVEL_ROWS = f.NVFP4.replace(name="two_level_rows", block=(1, f.WHOLE))
 WIDE_SCALE = f.NVFP4.replace(name="bf16_scale", scale=f.BF16_ELEMENT, level=f.Level.NONE)
@@ -123,13 +124,15 @@ class Divisors(TorchDispatchMode):
 @pytest.mark.parametrize("fmt", FORMATS, ids=name)
 def test_nothing_is_divided_by_a_number(fmt: BlockFormat) -> None:
     """CUDA multiplies by the rounded reciprocal of a number, and would differ in the last bit."""
+    x = torch.randn(32, 64)
     with Divisors() as divisors:
-        stored = ops.quantize(*arguments(torch.randn(32, 64), fmt))
-        _, epilogue = ops.stored_operand(*stored, fmt.ints, 64)
-        ops.dequantize(*stored, fmt.ints, 64)
+        encoded = reference.quantize_blocks(x, fmt)
+        reference.dequantized(encoded, fmt, (32, 64))
+        _, epilogue = reference.operand(encoded, fmt, (32, 64))
         epilogue_alpha(epilogue, epilogue, fmt, fmt)
         _ = torch.ones(1) / 3.0
     assert [d for d in divisors.seen if not isinstance(d, Tensor)] == [3.0]
+    assert len(divisors.seen) > 1 or fmt.level == f.Level.NONE
 
 
 def test_formats_survive_the_flat_schema() -> None:

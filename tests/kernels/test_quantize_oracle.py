@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 import fp4lab
 from fp4lab import formats as f
 from fp4lab.formats import BlockFormat, BlockScale, Level, Rounding, Selection, Ties
+from fp4lab.kernels import native
 from fp4lab.kernels.layout.reference import unpack_nibbles
 from fp4lab.kernels.minifloat.reference import decode
 from fp4lab.kernels.philox.reference import random_bits
@@ -52,14 +54,21 @@ DECLARED = [
 def check(x: Tensor, fmt: BlockFormat, axis: int, rounding: Rounding = Rounding.NEAREST) -> None:
     state, bits = fp4lab.noise_state(1, "layer", step=2), rounding.noise_bits
     how: dict[str, Any] = {"axis": axis, "ragged": "pad", "rounding": rounding, "noise": state}
-    q = fp4lab.quantize(x, fmt, stream=3, **how)
     matrix, random = (x if axis == -1 else x.t()).numpy(), None
     if bits:
         # drawn for x as it is stored, and turned with it
         noise = random_bits(*x.shape, state, stream=3, bits=bits)
         random = (noise if axis == -1 else noise.t()).to(torch.int64).numpy()
     expected = block_oracle.quantize(matrix, fmt, random, bits)
-    columns = q.matrix_shape[1]
+    for backend in (nullcontext(), native.backend("reference")):
+        with backend:
+            q = fp4lab.quantize(x, fmt, stream=3, **how)
+            same(fp4lab.fake_quantize(x, fmt, stream=3, **how), q.dequantize())
+        compare(q, expected)
+
+
+def compare(q: fp4lab.QuantizedTensor, expected: block_oracle.Quantized) -> None:
+    fmt, columns = q.format, q.matrix_shape[1]
     codes = unpack_nibbles(q.codes, columns) if fmt.packed else q.codes
     values = expected.values
     if fmt.element.nan_code is None:
@@ -69,10 +78,9 @@ def check(x: Tensor, fmt: BlockFormat, axis: int, rounding: Rounding = Rounding.
     scales = q.scales if fmt.scale == f.FP32 else decode(q.scales, fmt.scale)
     same(scales, expected.scales)
     same(q.amax, expected.amax)
-    whole = q.dequantize() if axis == -1 else q.dequantize().t()
+    whole = q.dequantize() if q.axis == -1 else q.dequantize().t()
     if not np.isnan(expected.values).any():
         same(whole, expected.dequantized)
-    same(fp4lab.fake_quantize(x, fmt, stream=3, **how), q.dequantize())
 
 
 @pytest.mark.parametrize("fmt", NVFP4, ids=lambda fmt: fmt.name)
