@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level
+from fp4lab.kernels.hadamard import reference as _hadamard
 from fp4lab.kernels.matmul import reference as _matmul
 from fp4lab.kernels.quantize import reference as _quantize
 from fp4lab.kernels.quantize.dispatch import Quantization
@@ -46,6 +47,7 @@ _library.define(
     "stored_operand(Tensor codes, Tensor scales, Tensor amax, int[] format, int K)"
     " -> (Tensor, Tensor)"
 )
+_library.define("hadamard(Tensor x, int size, int[] signs, int dim) -> Tensor")
 _library.define("matmul(Tensor a, Tensor b, Tensor? alpha, bool fast) -> Tensor")
 
 
@@ -117,6 +119,11 @@ def _stored_operand_impl(
     encoded = _quantize.from_storage(codes, scales, amax, fmt, K)
     values, epilogue = _quantize.operand(encoded, fmt, (codes.shape[0], K))
     return values.contiguous(), epilogue.clone(memory_format=torch.contiguous_format)
+
+
+@torch.library.impl(_library, "hadamard", "CompositeExplicitAutograd")
+def _hadamard_impl(x: Tensor, size: int, signs: list[int], dim: int) -> Tensor:
+    return _hadamard.hadamard(x, size, signs, dim).clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")
@@ -195,6 +202,11 @@ def _stored_operand_fake(
     return values, codes.new_empty(shape, dtype=torch.float32)
 
 
+@torch.library.register_fake("fp4lab::hadamard", lib=_library)
+def _hadamard_fake(x: Tensor, size: int, signs: list[int], dim: int) -> Tensor:
+    return x.new_empty(x.shape)
+
+
 @torch.library.register_fake("fp4lab::matmul", lib=_library)
 def _matmul_fake(a: Tensor, b: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
     return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.float32)
@@ -205,4 +217,5 @@ fake_quantize = torch.ops.fp4lab.fake_quantize.default
 operand = torch.ops.fp4lab.operand.default
 dequantize = torch.ops.fp4lab.dequantize.default
 stored_operand = torch.ops.fp4lab.stored_operand.default
+hadamard = torch.ops.fp4lab.hadamard.default
 matmul = torch.ops.fp4lab.matmul.default

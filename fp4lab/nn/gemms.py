@@ -20,7 +20,6 @@ from torch import Tensor
 from fp4lab.formats import BlockFormat
 from fp4lab.functional import check_ragged
 from fp4lab.kernels import ops
-from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.matmul.reference import epilogue_alpha
 from fp4lab.recipes import LinearRecipe, Operand, Source
 
@@ -67,7 +66,7 @@ def prepare(
     if operand.format is None:
         if transform is not None:
             dim = 0 if transposed else 1
-            x = hadamard(x, transform.size, transform.vector, dim=dim)
+            x = ops.hadamard(x, transform.size, transform.vector, dim)
         values = x.to(torch.float32)
         return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
     shape = (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])

@@ -25,7 +25,8 @@ def matrix(size: int, signs: tuple[int, ...]) -> Tensor:
         [(signs[k] if signs else 1) * (-1) ** (k & j).bit_count() for j in range(size)]
         for k in range(size)
     ]
-    return torch.tensor(entries, dtype=torch.float32)
+    # on the CPU whatever the default device: this is kept
+    return torch.tensor(entries, dtype=torch.float32, device="cpu")
 
 
 def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int = -1) -> Tensor:

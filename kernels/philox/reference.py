@@ -28,10 +28,10 @@ from torch import Tensor
 from fp4lab.errors import InputError
 
 _MASK = 0xFFFFFFFF
-_MULTIPLIERS = torch.tensor([[0xD2511F53], [0xCD9E8D57]])
+_MULTIPLIERS = torch.tensor([[0xD2511F53], [0xCD9E8D57]], device="cpu")
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 #: what the rounds add to the key, `[10, 2]`
-_ROUND_KEYS = torch.arange(10).unsqueeze(1) * torch.tensor(_WEYL)
+_ROUND_KEYS = torch.arange(10, device="cpu").unsqueeze(1) * torch.tensor(_WEYL, device="cpu")
 _MODE = 0x85EBCA6B
 
 

@@ -61,6 +61,15 @@ def test_expanded_rows_are_quantized_as_copies() -> None:
         assert expanded.equal(fp4lab.quantize(row.repeat(32, 1), fmt, ragged="pad"))
 
 
+def test_lazily_negated_views_are_quantized_as_their_values() -> None:
+    """Edge case B31: the imaginary part of a conjugate only says that it is negative."""
+    x = torch.view_as_complex(torch.randn(16, 32, 2)).conj().imag
+    assert x.is_neg()
+    for fmt in FORMATS:
+        q = fp4lab.quantize(x, fmt, ragged="pad")
+        assert q.equal(fp4lab.quantize(x.resolve_neg().contiguous(), fmt, ragged="pad"))
+
+
 def test_offsets_beyond_32_bits() -> None:
     """Edge case B33: rows 2^31 elements apart are read where they are, in 64-bit arithmetic."""
     stride = (1 << 31) + 16

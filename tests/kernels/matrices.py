@@ -42,6 +42,13 @@ def few_bits(g: torch.Generator, rows: int, columns: int) -> Tensor:
     return randint(g, -15, 16, rows, columns) * 2.0 ** randint(g, -3, 4, rows, columns)
 
 
+def below_256ths(g: torch.Generator, rows: int, columns: int) -> Tensor:
+    """A float32 ulp below k/256 of the smallest step, under block scales of 1."""
+    x = randint(g, 1, 257, rows, columns) / 512 * (1 - 2.0**-24)
+    x[:, ::16] = 6.0
+    return x
+
+
 def wide(g: torch.Generator, rows: int, columns: int) -> Tensor:
     return randn(g, rows, columns) * 2.0 ** randint(g, -60, 61, rows, columns)
 
@@ -87,6 +94,7 @@ KINDS: list[Draw] = [
     on_grid,
     ties_in_bf16,
     few_bits,
+    below_256ths,
     wide,
     wide_blocks,
     subnormal,

@@ -82,6 +82,14 @@ def test_blocks_along_rows_are_those_along_columns_of_the_transpose(
     assert torch.equal(along_rows, in_float32.to(dtype))
 
 
+def test_a_first_use_on_the_meta_device_leaves_nothing_behind() -> None:
+    """The matrix is kept, and must not be kept where the default device was."""
+    matrix.cache_clear()
+    with torch.device("meta"):
+        assert hadamard(torch.empty(2, 16), 16, ()).is_meta
+    assert hadamard(torch.ones(1, 16), 16, ()).tolist() == [[4.0] + [0.0] * 15]
+
+
 def test_size_one_is_the_signs_alone() -> None:
     x = torch.randn(3, 4)
     assert torch.equal(hadamard(x, 1, ()), x)

@@ -64,6 +64,8 @@ def test_the_other_operators_pass_opcheck() -> None:
         stored = ops.quantize(*arguments(torch.randn(32, 64), fmt))
         for op in (ops.dequantize, ops.stored_operand):
             torch.library.opcheck(op, (*stored, fmt.ints, 64))
+    torch.library.opcheck(ops.hadamard, (torch.randn(5, 32).bfloat16(), 16, [], 1))
+    torch.library.opcheck(ops.hadamard, (torch.randn(32, 5).t(), 16, f.NVFP4_SIGNS, -1))
     a, b = torch.randn(4, 8), torch.randn(6, 8)
     for alpha in (None, torch.randn(1), torch.randn(4, 1)):
         torch.library.opcheck(ops.matmul, (a, b, alpha, False))
