@@ -69,6 +69,11 @@ class ElementType:
             raise InputError(
                 f"{self.name!r} has {self.bits} bits; codes have at most 16 (or are float32's)"
             )
+        if self.specials == Specials.IEEE and self.mantissa_bits == 0:
+            raise InputError(
+                f"specials=IEEE of {self.name!r} without a mantissa has no code for NaN beside "
+                "infinity's; use Specials.NAN or NONE"
+            )
         if self.max_exponent < self.min_exponent:
             raise InputError(
                 f"specials={self.specials.name} of {self.name!r} leave no normal number; use more "

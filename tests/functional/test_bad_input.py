@@ -177,6 +177,7 @@ ELEMENTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "steps below float32": ((7, 7, 127), ["bias=127", "2^-126"]),
     "steps above float32": ((7, 3, 19), ["bias=19", "2^103"]),
     "a short float32 without infinity": ((8, 3, 127), ["bias=127", "2^-126"]),
+    "no code for NaN": ((4, 0, 7, Specials.IEEE), ["specials=IEEE", "Specials.NAN or NONE"]),
     "no normal number": ((1, 2, 0, Specials.IEEE), ["specials=IEEE", "more exponent bits"]),
     "signed scale": ((8, 0, 127, Specials.NAN, True, False), ["has_zero=False", "signed=False"]),
 }

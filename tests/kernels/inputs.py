@@ -58,7 +58,9 @@ def element_types(draw: st.DrawFn) -> ElementType:
     exponent_bits = draw(st.integers(1, 7))
     mantissa_bits = draw(st.integers(0, min(10, 15 - exponent_bits)))
     specials = draw(st.sampled_from(Specials))
-    if exponent_bits == 1 and (specials == Specials.IEEE or mantissa_bits == 0):
+    if specials == Specials.IEEE and (mantissa_bits == 0 or exponent_bits == 1):
+        specials = Specials.NONE
+    if specials == Specials.NAN and mantissa_bits == 0 and exponent_bits == 1:
         specials = Specials.NONE
     low = 1 - 126 + mantissa_bits
     high = 103 + mantissa_bits - (1 << exponent_bits) + 1

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fp4lab import formats as f
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.functional import noise_state
 from fp4lab.kernels import ops
@@ -135,6 +136,12 @@ def test_nothing_is_divided_by_a_number(fmt: BlockFormat) -> None:
         _ = torch.ones(1) / 3.0
     assert [d for d in divisors.seen if not isinstance(d, Tensor)] == [3.0]
     assert len(divisors.seen) > 1 or fmt.level == f.Level.NONE
+
+
+def test_a_transform_that_does_not_fit_is_refused_before_any_memory_is_read() -> None:
+    for x, transposed in ((torch.randn(4, 24), False), (torch.randn(24, 4), True)):
+        with pytest.raises(InputError, match="Hadamard size 16"):
+            ops.quantize(*arguments(x, f.MXFP4, transposed, 0, 16))
 
 
 def test_formats_survive_the_flat_schema() -> None:
