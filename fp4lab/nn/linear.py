@@ -44,6 +44,10 @@ class Linear(torch.nn.Linear):
     which x and W are cast first, as torch.nn.Linear does). Gradients have the dtypes of x, W and
     b.
 
+    What is quantized is the tensor of one call: where a format has a scale per tensor, splitting a
+    batch into microbatches changes the scales and so, slightly, the accumulated gradients. Formats
+    without one (and BF16) give those of the whole batch, where microbatches are whole blocks.
+
     >>> from fp4lab import recipes
     >>> layer = Linear(64, 32, recipe=recipes.get("nvfp4").linear)
     >>> layer(torch.randn(2, 16, 64)).shape

@@ -4,22 +4,18 @@
 `NOT_APPLICABLE` lists the keys that are compared with nothing, with the reason. A key belongs to
 exactly one of them (`test_golden.py` holds that), so nothing is left out silently.
 
-Equal means equal bytes, with two exceptions that are counted and shown: a NaN equals a NaN whatever
-its sign and payload, and a comparison may name elements that have no meaning (`Ours.skip`).
+`arrays.py` says what equal means.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 import fp4lab
@@ -28,52 +24,12 @@ from fp4lab.formats import BlockFormat, ElementType, Overflow
 from fp4lab.kernels import native
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.minifloat.reference import encode, round_stochastic
-
-FOLDER = Path(__file__).parent
-Array = NDArray[np.generic]
-
-
-@cache
-def load(file: str) -> dict[str, Array]:
-    """All arrays of a recorded file."""
-    with np.load(FOLDER / f"{file}.npz") as arrays:
-        return dict(arrays)
-
-
-def tensor(array: Array) -> Tensor:
-    """A recorded array as a tensor; uint16 holds the bits of bfloat16."""
-    if array.dtype == np.uint16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+from tests.golden.arrays import Ours, Outcome, load, outcome, tensor
 
 
 def recorded_input(name: str) -> Tensor:
     """An input by the name that keys begin with."""
     return tensor(load("inputs")[{"normal_256x256": "multi_tile_256"}.get(name, name)])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ours:
-    """What fp4lab computes for a key.
-
-    `element` says which codes are NaN, where they are codes. `skip` marks elements that are not
-    compared, for the reason `why`.
-    """
-
-    array: Array
-    element: ElementType | None = None
-    skip: Array | None = None
-    why: str = ""
-
-
-class Outcome(NamedTuple):
-    """A comparison: elements that differ, that were skipped, and NaNs that differ in payload."""
-
-    different: int
-    skipped: int
-    payloads: int
-    compared: int
-    why: str
 
 
 class Family(NamedTuple):
@@ -96,38 +52,10 @@ def compare(file: str, key: str) -> Outcome:
     The C version, where it is used, and the reference must both match.
     """
     [(family, parts)] = family_of(file, key)
-    outcome = _outcome(family.compute(**parts), load(file)[key])
+    found = outcome(family.compute(**parts), load(file)[key])
     with native.backend("reference"):
-        reference = _outcome(family.compute(**parts), load(file)[key])
-    return outcome._replace(different=max(outcome.different, reference.different))
-
-
-def _outcome(ours: Ours, recorded: Array) -> Outcome:
-    assert ours.array.shape == recorded.shape
-    assert ours.array.dtype == recorded.dtype
-    different = _bits(ours.array) != _bits(recorded)
-    both_nan = _is_nan(ours.array, ours.element) & _is_nan(recorded, ours.element)
-    skip = np.zeros(recorded.shape, bool) if ours.skip is None else ours.skip
-    return Outcome(
-        different=int((different & ~both_nan & ~skip).sum()),
-        skipped=int(skip.sum()),
-        payloads=int((different & both_nan & ~skip).sum()),
-        compared=int((~skip).sum()),
-        why=ours.why,
-    )
-
-
-def _bits(array: Array) -> Array:
-    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
-
-
-def _is_nan(array: Array, element: ElementType | None) -> Array:
-    if array.dtype.kind == "f":
-        return np.isnan(array)
-    if element is None or element.nan_code is None:
-        return np.zeros(array.shape, bool)
-    magnitude = array & ~np.uint8(element.sign_code)
-    return (magnitude > element.max_code) & (magnitude != (element.inf_code or -1))
+        reference = outcome(family.compute(**parts), load(file)[key])
+    return found._replace(different=max(found.different, reference.different))
 
 
 # Transformer Engine, NVFP4

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from tests.golden import catalogue
+from tests.golden import arrays, catalogue
 
 COLUMNS = ("arrays", "matched", "partly", "payload", "different", "not applicable")
 
@@ -23,7 +23,7 @@ def count(file: str) -> dict[str, Any]:
     reasons: Counter[str] = Counter()
     elements: Counter[str] = Counter()
     figures: Counter[str] = Counter()
-    for key in catalogue.load(file):
+    for key in arrays.load(file):
         reason = catalogue.reason_not(file, key)
         if reason == catalogue.INPUT:
             continue

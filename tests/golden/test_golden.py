@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.golden import catalogue
+from tests.golden import arrays, catalogue
 
 
 def groups() -> dict[str, tuple[str, list[str]]]:
@@ -35,7 +35,7 @@ def test_golden_arrays_match(name: str, record_property: Callable[[str, object],
 
 @pytest.mark.parametrize("file", catalogue.FILES)
 def test_every_golden_array_is_compared_or_named_with_a_reason(file: str) -> None:
-    for key in catalogue.load(file):
+    for key in arrays.load(file):
         claims = len(catalogue.family_of(file, key))
         if catalogue.reason_not(file, key) is None:
             assert claims == 1, f"{key} is claimed by {claims} families"
@@ -43,14 +43,14 @@ def test_every_golden_array_is_compared_or_named_with_a_reason(file: str) -> Non
 
 def test_every_reason_applies_to_some_golden_array() -> None:
     for file, pattern, _ in catalogue.NOT_APPLICABLE:
-        assert any(catalogue.reason_not(file, key) for key in catalogue.load(file)), pattern
+        assert any(catalogue.reason_not(file, key) for key in arrays.load(file)), pattern
 
 
 def test_every_golden_file_is_in_the_catalogue() -> None:
-    assert sorted(path.stem for path in catalogue.FOLDER.glob("*.npz")) == sorted(catalogue.FILES)
+    assert sorted(path.stem for path in arrays.FOLDER.glob("*.npz")) == sorted(catalogue.FILES)
 
 
 def test_golden_inputs_are_all_used() -> None:
-    used = {key.partition("/")[0] for file in catalogue.FILES for key in catalogue.load(file)}
+    used = {key.partition("/")[0] for file in catalogue.FILES for key in arrays.load(file)}
     names = {"multi_tile_256" if name == "normal_256x256" else name for name in used}
-    assert set(catalogue.load("inputs")) <= names
+    assert set(arrays.load("inputs")) <= names

@@ -15,7 +15,7 @@ from fp4lab import nn, recipes
 from fp4lab.formats import BlockFormat, Hadamard, Rounding
 from fp4lab.nn.gemms import STREAMS
 from fp4lab.recipes import Gemm, LinearRecipe, Operand, Source
-from tests.golden import catalogue
+from tests.golden import arrays, catalogue
 
 M, N, K = 37, 23, 53
 PLAIN = LinearRecipe()
@@ -164,7 +164,7 @@ def test_golden_products_of_transformer_engine(dtype: str) -> None:
     linear = layer(recipe, (128, 64), bias=False)
     with torch.no_grad():
         linear.weight = torch.nn.Parameter(w)
-    recorded = catalogue.load("te_nvfp4")
+    recorded = arrays.load("te_nvfp4")
     products = ("fprop_y", "dgrad_dx", "wgrad_dw")
     for result, product in zip(run(linear, x, dy), products, strict=True):
         golden = torch.from_numpy(recorded[f"gemm_{dtype}/{product}"])
