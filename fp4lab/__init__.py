@@ -8,6 +8,8 @@
 True
 """
 
+from typing import TYPE_CHECKING, Any
+
 from fp4lab import formats, nn, recipes
 from fp4lab.errors import InputError, NonFiniteError
 from fp4lab.functional import (
@@ -22,7 +24,12 @@ from fp4lab.functional import (
     swizzle_128x4,
     unswizzle_128x4,
 )
+from fp4lab.kernels.native import backend
+from fp4lab.nn import convert, set_recipe, set_step, unconvert
 from fp4lab.tensor import QuantizedTensor, load, save
+
+if TYPE_CHECKING:
+    from fp4lab.studies import compare
 
 __version__ = "0.1.0"
 
@@ -31,7 +38,10 @@ __all__ = [
     "InputError",
     "NonFiniteError",
     "QuantizedTensor",
+    "backend",
     "cast",
+    "compare",
+    "convert",
     "dequantize",
     "error",
     "fake_quantize",
@@ -43,6 +53,18 @@ __all__ = [
     "recipes",
     "save",
     "scaled_matmul",
+    "set_recipe",
+    "set_step",
     "swizzle_128x4",
+    "unconvert",
     "unswizzle_128x4",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # training needs more libraries than quantizing does: they are imported where it is asked for
+    if name == "compare":
+        from fp4lab.studies import compare
+
+        return compare
+    raise AttributeError(f"module 'fp4lab' has no attribute {name!r}")

@@ -66,7 +66,7 @@ class GPTConfig:
 # Byte-level presets use init_std = dim**-0.5, which is what lets so small a model learn quickly;
 # the larger ones the usual 0.02.
 PRESETS: dict[str, GPTConfig] = {
-    # The demo: 82 k parameters outside the embeddings; 2,000 steps of 16 x 64 bytes are 25 tokens
+    # The demo: 82 k parameters outside the embeddings; 2,050 steps of 16 x 64 bytes are 25 tokens
     # per parameter, which is where differences between recipes become visible.
     "gpt-tiny": GPTConfig(
         vocab_size=256, dim=64, num_blocks=2, num_heads=4, num_kv_heads=4, head_dim=16,

@@ -35,7 +35,7 @@ COMPARE: Fields = {
     "recipes": (str, DEFAULT_RECIPES, "Recipes with commas between them: names or TOML files."),
     "baseline": (str | None, None, "The recipe the others are held against; by default the first."),
     "seeds": (int, 1, "Runs of each recipe; two or more give confidence intervals."),
-    "steps": (int | None, None, "Updates of the weights in each run; 2000 by default."),
+    "steps": (int | None, None, "Updates of the weights in each run; 2050 by default."),
     "model": (str | None, None, "Preset of the model; gpt-tiny by default."),
     "data": (str | None, None, '"stdlib", the default, or a folder of text files.'),
     "batch_size": (int | None, None, "Sequences in one batch; 16 by default."),

@@ -144,7 +144,7 @@ def compare_runs(config: CompareConfig, *, console: Console | None = None) -> Co
     )
     ratio = tokens / size
     note = f"Every run sees {ratio:.1f} tokens for each of {size:,} parameters (embeddings apart)."
-    if round(ratio) < TOKENS_PER_PARAMETER:
+    if ratio < TOKENS_PER_PARAMETER:
         note += (
             f" That is below {TOKENS_PER_PARAMETER}: recipes can hardly be told apart so early;"
             " give more steps."

@@ -134,7 +134,7 @@ class DataConfig:
 class FitConfig:
     """What the training loop needs, whatever is trained."""
 
-    steps: int = 2000
+    steps: int = 2050
     """Updates of the weights in the whole run."""
     microbatches: int = 1
     """Microbatches whose gradients make one update, over all processes together."""

@@ -65,9 +65,9 @@ def test_wheel_has_exactly_the_package(distributions: Path) -> None:
     with zipfile.ZipFile(only(distributions, "*.whl")) as archive:
         sizes = {info.filename: info.file_size for info in archive.infolist()}
     files = {name for name in sizes if not name.partition("/")[0].endswith(".dist-info")}
-    libraries = {name for name in files if name.endswith(".so")}
-    assert files - libraries == package_files()
-    assert bool(libraries) == any(name.endswith(".c") for name in files)
+    # the C sources are compiled where they run, at first use: a wheel serves every machine
+    assert files == package_files()
+    assert "fp4lab/kernels/quantize/cpu.c" in files
     assert "fp4lab/py.typed" in files
     for room in ("kernels", "models"):
         assert sizes[f"fp4lab/{room}/__init__.py"] == (ROOT / room / "__init__.py").stat().st_size
