@@ -197,7 +197,10 @@ def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(
     out = tmp_path / "out"
     command = [sys.executable, "-m", "fp4lab", "compare", *options,
                "--steps", "300", "--jobs", "2", "--out", str(out)]  # fmt: skip
+    # a shell's background job ignores Ctrl-C, and so does what it starts: tests may be such a job
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     first = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     try:
         metrics = [out / "runs" / f"{name}-seed0" / "metrics.jsonl" for name in ("bf16", "mxfp4")]
         _wait_until(lambda: all(p.is_file() and p.stat().st_size > 1000 for p in metrics))
