@@ -91,6 +91,9 @@ class BlockFormat:
         level: second-level scale: none, one per tensor, one per row.
         scale_cap: the largest block scale that the second level aims at (448; 256 leaves room for
             4-over-6); 0 means the scale type's largest value.
+        amax_target: the element value that a block's amax is mapped to (`M` above); 0 means the
+            largest element. Below it nothing is clipped when scales round down (16/17 of 6 for
+            unbiased stochastic NVFP4), above it the largest values are.
         scale_floor: stored block scales are at least this (0: they may underflow to 0, and the
             block decodes to 0).
         zero_scale: stored scale of an all-zero block.
@@ -118,6 +121,7 @@ class BlockFormat:
     block_scale: BlockScale = BlockScale.FOLDED
     level: Level = Level.NONE
     scale_cap: float = 0.0
+    amax_target: float = 0.0
     scale_floor: float = 0.0
     zero_scale: float = 0.0
     ties: Ties = Ties.EVEN
@@ -141,7 +145,7 @@ class BlockFormat:
                 f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
                 f"{self.name!r}: give both (scaled) or neither (plain cast)"
             )
-        for field in ("scale_cap", "scale_floor", "zero_scale"):
+        for field in ("scale_cap", "amax_target", "scale_floor", "zero_scale"):
             value = getattr(self, field)
             if not 0 <= value < math.inf:
                 raise InputError(f"{field}={value} of {self.name!r} is not a finite scale >= 0")
@@ -175,6 +179,11 @@ class BlockFormat:
         if rows < 0 or columns < 0:
             raise InputError(f"block={self.block} of {self.name!r} has a negative side")
         two_level = self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
+        if self.amax_target and not two_level:
+            raise InputError(
+                f"amax_target={self.amax_target} of {self.name!r} needs FOLDED or DIVIDED block "
+                "scales"
+            )
         if self.level != Level.NONE and not two_level:
             raise InputError(
                 f"level={self.level.name} of {self.name!r} needs FOLDED or DIVIDED block scales"
@@ -206,7 +215,12 @@ class BlockFormat:
     @cached_property
     def amax_factor(self) -> float:
         """C * M: a stored amax divided by this is the second-level decode scale."""
-        return self.cap * self.element.max_value if self.level != Level.NONE else 1.0
+        return self.cap * self.target if self.level != Level.NONE else 1.0
+
+    @cached_property
+    def target(self) -> float:
+        """The element value that a block's amax is mapped to."""
+        return self.amax_target or self.element.max_value
 
     @cached_property
     def whole_rows(self) -> bool:
@@ -261,7 +275,9 @@ class BlockFormat:
             int(self.scale_rule),
             int(self.block_scale),
             int(self.level),
-            *(_float_bits(v) for v in (self.scale_cap, self.scale_floor, self.zero_scale)),
+            *map(
+                _float_bits, (self.scale_cap, self.amax_target, self.scale_floor, self.zero_scale)
+            ),
             int(self.ties),
             int(self.overflow),
             int(self.selection),
@@ -281,12 +297,13 @@ class BlockFormat:
             block_scale=BlockScale(rest[3]),
             level=Level(rest[4]),
             scale_cap=_float_from(rest[5]),
-            scale_floor=_float_from(rest[6]),
-            zero_scale=_float_from(rest[7]),
-            ties=Ties(rest[8]),
-            overflow=Overflow(rest[9]),
-            selection=Selection(rest[10]),
-            keep_negative_zero=bool(rest[11]),
+            amax_target=_float_from(rest[6]),
+            scale_floor=_float_from(rest[7]),
+            zero_scale=_float_from(rest[8]),
+            ties=Ties(rest[9]),
+            overflow=Overflow(rest[10]),
+            selection=Selection(rest[11]),
+            keep_negative_zero=bool(rest[12]),
         )
 
 

@@ -26,10 +26,11 @@ typedef struct {
     int64_t block_rows, block_columns;   /* br, bc, as stored */
     element_t element, scale;
     int32_t scale_rule, block_scale, level, transposed, keep_negative_zero, result;
-    float cap, scale_floor, zero_scale;
+    float scale_floor, zero_scale;
     int32_t hadamard, has_signs, noise_bits, has_amax;
     uint32_t key[2], step, microbatch;
     int64_t column_offset;
+    double target, amax_factor;          /* M, and C * M or 1 */
 } plan_t;
 
 static inline uint32_t bits_of(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
@@ -219,10 +220,10 @@ static void two_level(const plan_t *p, float outer, int64_t count, float *restri
                       float *restrict multiplier)
 {
     const element_t t = p->scale;
-    const float largest = p->element.max_value, reciprocal = (float)(1.0 / largest);
+    const float largest = (float)p->target, reciprocal = (float)(1.0 / p->target);
     float encode = 1.0f;
     if (p->level != LEVEL_NONE) {
-        encode = at_most((float)((double)p->cap * largest) / outer, FLOAT_MAX);
+        encode = at_most((float)p->amax_factor / outer, FLOAT_MAX);
         if (encode == 0.0f) encode = 1.0f;
     }
     const float folded = encode * reciprocal, inverse = 1.0f / encode;
@@ -260,7 +261,7 @@ static void block_scales(const plan_t *p, int64_t A, int64_t B, const float *ama
 static void output_factors(const plan_t *p, int64_t A, int64_t B, const float *amax,
                            const float *decode, float *factor)
 {
-    const float inverse = (float)(1.0 / ((double)p->cap * p->element.max_value));
+    const float inverse = (float)(1.0 / p->amax_factor);
     for (int64_t a = 0; a < A; a++)
         for (int64_t b = 0; b < B; b++) {
             float s = decode[a * B + b];

@@ -61,12 +61,14 @@ class _Plan(ctypes.Structure):
                 "result",
             )
         ),
-        *((name, ctypes.c_float) for name in ("cap", "scale_floor", "zero_scale")),
+        *((name, ctypes.c_float) for name in ("scale_floor", "zero_scale")),
         *((name, ctypes.c_int32) for name in ("hadamard", "has_signs", "noise_bits", "has_amax")),
         ("key", ctypes.c_uint32 * 2),
         ("step", ctypes.c_uint32),
         ("microbatch", ctypes.c_uint32),
         ("column_offset", ctypes.c_int64),
+        ("target", ctypes.c_double),
+        ("amax_factor", ctypes.c_double),
     )
 
 
@@ -135,12 +137,13 @@ def quantize(
         transposed=transposed,
         keep_negative_zero=fmt.keep_negative_zero,
         result=result,
-        cap=fmt.cap,
         scale_floor=fmt.scale_floor,
         zero_scale=fmt.zero_scale,
         hadamard=hadamard,
         has_signs=bool(signs),
         has_amax=amax is not None,
+        target=fmt.target,
+        amax_factor=fmt.amax_factor,
     )
     row_ids = None
     if noise is not None and noise.bits:

@@ -56,7 +56,7 @@ def block_scales(block_amax: Tensor, amax: Tensor, fmt: BlockFormat) -> Scales:
 def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float) -> Scales:
     """NVFP4's scales; `stretch` multiplies the ideal block scale (1.5 maps the largest to 4)."""
     assert fmt.scale is not None
-    largest = fmt.element.max_value
+    largest = fmt.target
     two_levels = fmt.level != Level.NONE
     outer = encode_scale(amax, fmt) if two_levels else block_amax.new_ones(())
     if fmt.block_scale == BlockScale.FOLDED:

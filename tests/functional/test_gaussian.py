@@ -26,6 +26,8 @@ ROWS, COLUMNS, GROUPS = 1024, 1024, 32
 PUBLISHED_SIZE = 2048 * 2048
 MSE = Selection.MSE
 FLOOR = f.get("mxfp4_floor")
+HEADROOM = f.NVFP4.replace(amax_target=6 * 16 / 17)
+CLIPPED = f.NVFP4.replace(amax_target=6 * 16 / 17 / 0.93)
 SR = {"rounding": Rounding.STOCHASTIC_32, "noise": fp4lab.noise_state(0)}
 
 
@@ -93,6 +95,8 @@ CONSTANTS = {
         "",
     ),
     "nvfp4, stochastic": (f.NVFP4, SR, "18.86", "0.0033", ""),
+    "nvfp4, stochastic, 16/17 headroom": (HEADROOM, SR, "23.52", "0.0000", ""),
+    "nvfp4, mapped to 6 * 16/17 / 0.93": (CLIPPED, {}, "8.98", "0.0079", ""),
     "nvint4": (f.NVFP4.replace(element=f.INT4), {}, "7.45", "", ""),
     "mxfp4, floor": (FLOOR, {}, "13.23", "0.0195", "8.8"),
     "mxfp4, rounded up": (f.MXFP4, {}, "13.35", "0.0099", "10.7"),
@@ -120,6 +124,7 @@ def test_scales_that_clip_nothing_make_stochastic_rounding_unbiased() -> None:
     """ "3/4-floor" of MXFP4: the scale rounded up for 3/4 x, which leaves values up to 6."""
     measured = figures(gaussian() * 0.75, f.MXFP4, SR)
     assert abs(measured["shrinkage"].value) <= 5 * measured["shrinkage"].error
+    assert_near(measured["relative_mse"], "28.2", 1e-3, "stochastic")
     assert_near(figures(gaussian() * 0.75, f.MXFP4, {})["relative_mse"], "13.87", 1e-3, "nearest")
     clipped = figures(gaussian(), f.NVFP4, SR)["shrinkage"]
     assert clipped.value > 10 * clipped.error
