@@ -49,7 +49,6 @@ class TokenBatches:
     """
 
     tokens_per_byte = 1.0
-    vocab_size = 256
 
     def __init__(
         self,

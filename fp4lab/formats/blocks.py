@@ -140,6 +140,14 @@ class BlockFormat:
                 f"element={self.element.name!r} of {self.name!r} cannot hold negative values, zero "
                 "or a code of 16 bits; it is for scales, choose another element"
             )
+        if self.block is not None and not (
+            isinstance(self.block, tuple)
+            and len(self.block) == 2
+            and all(isinstance(side, int) for side in self.block)
+        ):
+            raise InputError(
+                f"block={self.block!r} of {self.name!r} is not (rows, columns), such as (1, 16)"
+            )
         if (self.block is None) != (self.scale is None):
             raise InputError(
                 f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
@@ -154,8 +162,6 @@ class BlockFormat:
             self._check_level(*self.block)
         elif self.level != Level.NONE:
             raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
-        # computed now: torch.compile cannot trace the lock that Python 3.11 takes at first use
-        _ = self.ints
 
     def _check_scale(self, scale: ElementType) -> None:
         if (self.block_scale == BlockScale.POWER_OF_TWO) == scale.has_zero:

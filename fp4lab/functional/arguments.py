@@ -24,16 +24,21 @@ def check_tensor(x: object, argument: str) -> None:
         )
 
 
-def as_matrix(x: Tensor, argument: str = "x") -> Tensor:
-    """`[.., K]` as `[M, K]`; InputError for a dtype or shape that cannot be quantized."""
+def check_float(x: Tensor, argument: str) -> None:
+    """InputError unless it is a tensor of a dtype that can be quantized."""
     check_tensor(x, argument)
     if x.dtype not in _FLOATS:
         raise InputError(
             f"{argument} has dtype {x.dtype}; quantization takes float16, bfloat16, float32 or "
             f"float64: convert with {argument}.to(torch.float32)"
         )
+
+
+def as_matrix(x: Tensor) -> Tensor:
+    """`[.., K]` as `[M, K]`; InputError for a dtype or shape that cannot be quantized."""
+    check_float(x, "x")
     if x.dim() == 0:
-        raise InputError(f"{argument} is a scalar tensor; give it at least one dimension")
+        raise InputError("x is a scalar tensor; give it at least one dimension")
     return x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 

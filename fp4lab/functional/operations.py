@@ -11,8 +11,8 @@ from fp4lab.errors import InputError, unknown
 from fp4lab.formats import BlockFormat, ElementType, Overflow, Ties
 from fp4lab.functional.arguments import (
     as_matrix,
+    check_float,
     check_space,
-    check_tensor,
     operator_arguments,
 )
 from fp4lab.kernels import ops
@@ -33,6 +33,9 @@ def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 
     >>> noise_state(0, "blocks.0.mlp.up", step=7)[2:]
     tensor([7, 0])
     """
+    for argument, value in (("step", step), ("microbatch", microbatch)):
+        if not isinstance(value, int) or not 0 <= value < 2**32:
+            raise InputError(f"{argument}={value!r} should be an integer from 0 to 2^32 - 1")
     return torch.tensor((*layer_key(seed, layer), step, microbatch))
 
 
@@ -223,7 +226,7 @@ def cast(
     >>> cast(torch.tensor([448.0, 464.0, 465.0, 1000.0]), E4M3, overflow=Overflow.SPECIAL)
     tensor([448., 448., nan, nan])
     """
-    check_tensor(x, "x")
+    check_float(x, "x")
     if not isinstance(element, ElementType):
         raise InputError(f"element={element!r} is not an ElementType; use one of fp4lab.formats")
     if not element.has_zero or not element.signed:

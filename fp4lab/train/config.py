@@ -123,7 +123,7 @@ class DataConfig:
         _at_least("data.sequence_length", self.sequence_length, 1)
         if self.eval_windows is not None:
             _at_least("data.eval_windows", self.eval_windows, 1)
-        if not 0.0 < self.validation_fraction < 1.0:
+        if not 0.0 < self.validation_fraction <= 0.5:
             raise InputError(
                 f"data.validation_fraction={self.validation_fraction} is outside (0, 1); "
                 "give a fraction such as 0.05"

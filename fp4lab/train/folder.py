@@ -2,6 +2,7 @@
 
 config.toml        the config; its presence makes the folder a run
 recipe.toml        the precision recipe, whole, unless the run has none
+conversion.txt     what each layer got from it, and why
 environment.json   hashes of the above, the data, versions, machine, git revision
 metrics.jsonl      one line an event, see train/metrics.py
 checkpoints/       see train/checkpoint.py
@@ -22,17 +23,19 @@ from fp4lab.train.config import FitConfig, differences
 from fp4lab.train.files import read_json, write_json, write_text
 
 if TYPE_CHECKING:
+    from fp4lab.nn import ConversionReport
     from fp4lab.recipes import Recipe
 
 CONFIG = "config.toml"
 RECIPE = "recipe.toml"
+CONVERSION = "conversion.txt"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 RESULT = "result.json"
 TENSORBOARD = "tensorboard"
 #: What a death in the first moments may leave, before there is a run.
-_BEFORE_CONFIG = {RECIPE, ENVIRONMENT, TENSORBOARD}
+_BEFORE_CONFIG = {RECIPE, CONVERSION, ENVIRONMENT, TENSORBOARD}
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,14 @@ def check(
         )
 
 
-def create(folder: Path, config: FitConfig, now: dict[str, Any], *, recipe: Recipe | None) -> None:
+def create(
+    folder: Path,
+    config: FitConfig,
+    now: dict[str, Any],
+    *,
+    recipe: Recipe | None,
+    conversion: ConversionReport | None,
+) -> None:
     """Make the folder of a new run; one that is a run already is left as it is."""
     if (folder / CONFIG).exists():
         return
@@ -114,6 +124,8 @@ def create(folder: Path, config: FitConfig, now: dict[str, Any], *, recipe: Reci
     write_json(folder / ENVIRONMENT, now)
     if recipe is not None:
         write_text(folder / RECIPE, recipe.to_toml())
+    if conversion is not None:
+        write_text(folder / CONVERSION, f"{conversion}\n")
     write_text(folder / CONFIG, toml.dumps(config))
 
 

@@ -117,7 +117,13 @@ class _Run:
             # Only now, for what has failed so far should not leave a run behind.
             if self.config.tensorboard:
                 self.listeners.append(tensorboard(self.folder / TENSORBOARD))
-            folders.create(self.folder, self.config, self.record, recipe=self.recipe)
+            folders.create(
+                self.folder,
+                self.config,
+                self.record,
+                recipe=self.recipe,
+                conversion=self.forward.precision.report,
+            )
         self._restore()
         if self.world.rank == 0:
             self.log = MetricsFile(self.folder / METRICS, step=self.step)

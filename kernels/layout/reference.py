@@ -38,6 +38,8 @@ def swizzle_128x4(scales_MS: Tensor) -> Tensor:
 
     Source: cuBLAS documentation, "1D block scaling factors layout".
     """
+    if not isinstance(scales_MS, Tensor):
+        raise InputError(f"scales is a {type(scales_MS).__name__}, not a torch.Tensor")
     if scales_MS.dim() != 2 or scales_MS.element_size() != 1:
         raise InputError(
             f"scales of shape {tuple(scales_MS.shape)} and dtype {scales_MS.dtype}: the 128x4 "

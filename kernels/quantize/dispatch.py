@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fp4lab.formats import BlockFormat
+from fp4lab.kernels.minifloat.reference import round_nearest
 from fp4lab.kernels.quantize import native, reference
 from fp4lab.kernels.quantize.native import Result
 from fp4lab.kernels.quantize.reference import Encoded, Noise
@@ -39,6 +40,11 @@ class Quantization(NamedTuple):
 
     def operand(self) -> tuple[Tensor, Tensor]:
         """What enters a product, and what is left for its epilogue."""
+        if self.format.block is None and self.noise is None:
+            # a plain cast has no scales to lay out
+            z = reference.prepare(self.x_MK, self.transposed, self.hadamard, list(self.signs))
+            fmt = self.format
+            return round_nearest(z, fmt.element, fmt.ties, fmt.overflow), z.new_zeros(0)
         whole_rows = self.format.whole_rows
         quantized = self._native(Result.ELEMENTS if whole_rows else Result.OPERAND)
         if quantized is None:
