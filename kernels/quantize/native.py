@@ -1,7 +1,7 @@
 """The C version of block quantization (`cpu.c`): which cases it takes, and the call.
 
-Letters as in `reference.py`. Values and block scales come back as the matrix is stored; the callers
-in `fp4lab.kernels.ops` turn them for a transposed operand.
+Letters as in `reference.py`. Values and block scales come back as the matrix is stored; `dispatch.py` turns them for
+a transposed operand.
 """
 
 from __future__ import annotations
