@@ -28,8 +28,8 @@ from torch import Tensor
 from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level
 from fp4lab.kernels.hadamard import reference as _hadamard
 from fp4lab.kernels.matmul import reference as _matmul
+from fp4lab.kernels.quantize import dispatch
 from fp4lab.kernels.quantize import reference as _quantize
-from fp4lab.kernels.quantize.dispatch import Quantization
 
 _QUANTIZER = (
     "(Tensor x, int[] format, bool transposed, int hadamard, int[] signs, int noise_bits, "
@@ -68,13 +68,13 @@ def _asked(
     row_ids: Tensor | None,
     column_offset: int,
     amax: Tensor | None,
-) -> Quantization:
+) -> _quantize.Quantization:
     noise = None
     if noise_bits:
         assert state is not None
         noise = _quantize.Noise(state, stream, noise_bits, row_ids, column_offset)
     fmt = _parse(tuple(format))
-    return Quantization(x, fmt, transposed, hadamard, tuple(signs), noise, amax)
+    return _quantize.Quantization(x, fmt, transposed, hadamard, tuple(signs), noise, amax)
 
 
 def _dense(values: Tensor, transposed: bool) -> Tensor:
@@ -85,19 +85,21 @@ def _dense(values: Tensor, transposed: bool) -> Tensor:
 @torch.library.impl(_library, "quantize", "CompositeExplicitAutograd")
 def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     asked = _asked(x, *arguments)
-    codes, scales, amax = _quantize.codes_and_scales(asked.encoded(), asked.format, asked.shape)
+    codes, scales, amax = _quantize.codes_and_scales(
+        dispatch.encoded(asked), asked.format, asked.shape
+    )
     return codes.contiguous(), scales.clone(memory_format=torch.contiguous_format), amax.clone()
 
 
 @torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
 def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
-    values = _asked(x, *arguments).dequantized()
+    values = dispatch.dequantized(_asked(x, *arguments))
     return _dense(values.to(x.dtype), arguments[1])
 
 
 @torch.library.impl(_library, "operand", "CompositeExplicitAutograd")
 def _operand_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    values, epilogue = _asked(x, *arguments).operand()
+    values, epilogue = dispatch.operand(_asked(x, *arguments))
     epilogue = epilogue.clone(memory_format=torch.contiguous_format)
     return _dense(values, arguments[1]), epilogue
 

@@ -1,7 +1,7 @@
 """The C version of block quantization (`cpu.c`): which cases it takes, and the call.
 
-Letters as in `reference.py`. Values and block scales come back as the matrix is stored; `dispatch.py` turns them for
-a transposed operand.
+Letters as in `reference.py`. Values and block scales come back as the matrix is stored;
+`dispatch.py` turns them for a transposed operand.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, BlockScale, ElementType, Level, Overflow, Selection, Ties
+from fp4lab.formats import BlockScale, ElementType, Level, Overflow, Selection, Ties
 from fp4lab.kernels.hadamard.reference import matrix
 from fp4lab.kernels.native import library, wants_native
-from fp4lab.kernels.quantize.reference import Noise, block_sides
+from fp4lab.kernels.quantize.reference import Quantization, block_sides
 
 SOURCE = Path(__file__).with_name("cpu.c")
 
@@ -72,10 +72,9 @@ class _Plan(ctypes.Structure):
     )
 
 
-def takes(
-    x: Tensor, fmt: BlockFormat, hadamard: int, signs: list[int], transposed: bool = False
-) -> bool:
+def takes(asked: Quantization) -> bool:
     """Whether the C version computes this case (and is wanted); the reference computes the rest."""
+    x, fmt = asked.x_MK, asked.format
     rounds_scale = fmt.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
     return (
         x.device.type == "cpu"
@@ -88,8 +87,8 @@ def takes(
         and not (rounds_scale and fmt.scale is not None and _is_bf16_like(fmt.scale))
         and x.numel() > 0
         # a narrower input's Hadamard transform is rounded to its own type first
-        and (x.dtype == torch.float32 or (hadamard == 1 and not signs))
-        and x.shape[0 if transposed else 1] % hadamard == 0
+        and (x.dtype == torch.float32 or not asked.is_transformed)
+        and asked.shape[1] % asked.hadamard == 0
         and wants_native()
         and library(SOURCE) is not None
     )
@@ -99,30 +98,20 @@ def _is_bf16_like(scale: ElementType) -> bool:
     return scale.is_short_float32 and scale.mantissa_bits < 23
 
 
-def quantize(
-    x_MK: Tensor,
-    fmt: BlockFormat,
-    result: Result,
-    *,
-    transposed: bool,
-    hadamard: int,
-    signs: list[int],
-    noise: Noise | None,
-    amax: Tensor | None,
-) -> Quantized:
-    """Quantize a matrix, or its transpose; see `fp4lab.kernels.ops` for the arguments."""
-    compiled = library(SOURCE)
+def quantize(asked: Quantization, result: Result) -> Quantized:
+    """Quantize what `takes` has agreed to."""
+    compiled, fmt = library(SOURCE), asked.format
     assert compiled is not None
     assert fmt.scale is not None
-    x = x_MK.to(torch.float32).resolve_neg().contiguous()
+    x = asked.x_MK.to(torch.float32).resolve_neg().contiguous()
     rows, columns = x.shape
-    shape = (columns, rows) if transposed else (rows, columns)
-    sides = block_sides(fmt, *shape)
-    block_rows, block_columns = reversed(sides) if transposed else sides
+    sides = block_sides(fmt, *asked.shape)
+    block_rows, block_columns = reversed(sides) if asked.transposed else sides
     grid = (-(-rows // block_rows), -(-columns // block_columns))
-    counts = {Level.NONE: 0, Level.TENSOR: 1, Level.ROW: shape[0]}
-    second = x.new_empty(counts[fmt.level]) if amax is None else amax.to(torch.float32).contiguous()
-    assert second.numel() == counts[fmt.level]
+    count = {Level.NONE: 0, Level.TENSOR: 1, Level.ROW: asked.shape[0]}[fmt.level]
+    given = asked.amax
+    amax = x.new_empty(count) if given is None else given.to(torch.float32).contiguous()
+    assert amax.numel() == count
     values, decode = torch.empty_like(x), x.new_empty(grid)
     plan = _Plan(
         rows=rows,
@@ -134,31 +123,31 @@ def quantize(
         scale_rule=fmt.scale_rule,
         block_scale=fmt.block_scale,
         level=fmt.level,
-        transposed=transposed,
+        transposed=asked.transposed,
         keep_negative_zero=fmt.keep_negative_zero,
         result=result,
         scale_floor=fmt.scale_floor,
         zero_scale=fmt.zero_scale,
-        hadamard=hadamard,
-        has_signs=bool(signs),
-        has_amax=amax is not None,
+        hadamard=asked.hadamard,
+        has_signs=bool(asked.signs),
+        has_amax=given is not None,
         target=fmt.target,
         amax_factor=fmt.amax_factor,
     )
-    row_ids = None
-    if noise is not None and noise.bits:
+    row_ids, noise = None, asked.noise
+    if noise is not None:
         low, high, step, microbatch = noise.words()
         plan.key[0], plan.key[1], plan.step, plan.microbatch = low, high, step, microbatch
         plan.noise_bits, plan.column_offset = noise.bits, noise.column_offset
         row_ids = None if noise.row_ids is None else noise.row_ids.to(torch.int64).contiguous()
         assert row_ids is None or row_ids.shape == (rows,)
-    rotation = matrix(hadamard, tuple(signs)) if hadamard > 1 or signs else None
+    rotation = matrix(asked.hadamard, asked.signs) if asked.is_transformed else None
     failed = compiled.fp4lab_quantize(
-        ctypes.byref(plan), *(_pointer(t) for t in (x, rotation, row_ids, second, decode, values))
+        ctypes.byref(plan), *(_pointer(t) for t in (x, rotation, row_ids, amax, decode, values))
     )
     if failed:
         raise MemoryError(f"no memory to quantize a matrix of shape {tuple(x.shape)}")
-    return Quantized(values, decode, second)
+    return Quantized(values, decode, amax)
 
 
 def _element(e: ElementType) -> _Element:

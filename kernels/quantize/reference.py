@@ -48,6 +48,29 @@ class Noise(NamedTuple):
         return low ^ salt[0], high ^ salt[1], step, microbatch
 
 
+class Quantization(NamedTuple):
+    """What is asked for; the fields are explained in `fp4lab.kernels.ops`."""
+
+    x_MK: Tensor
+    format: BlockFormat
+    transposed: bool = False
+    hadamard: int = 1
+    signs: tuple[int, ...] = ()
+    noise: Noise | None = None
+    amax: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the operand (blocks run along its columns)."""
+        rows, columns = self.x_MK.shape
+        return (columns, rows) if self.transposed else (rows, columns)
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether there is a Hadamard transform (one of size 1 may still have a sign)."""
+        return self.hadamard > 1 or bool(self.signs)
+
+
 class Encoded(NamedTuple):
     """A matrix on its grid: float32 element values and block scales, and the second-level amax."""
 
@@ -56,11 +79,12 @@ class Encoded(NamedTuple):
     amax: Tensor
 
 
-def prepare(x_MK: Tensor, transposed: bool, size: int, signs: list[int]) -> Tensor:
-    """Orient and transform an operand: x or its transpose, Hadamard in x's dtype, then float32."""
-    if size > 1 or signs:
-        x_MK = hadamard(x_MK, size, signs, dim=0 if transposed else 1)
-    return (x_MK.t() if transposed else x_MK).to(torch.float32)
+def prepare(asked: Quantization) -> Tensor:
+    """The operand: x or its transpose, Hadamard in x's dtype, then float32."""
+    x_MK = asked.x_MK
+    if asked.is_transformed:
+        x_MK = hadamard(x_MK, asked.hadamard, asked.signs, dim=0 if asked.transposed else 1)
+    return (x_MK.t() if asked.transposed else x_MK).to(torch.float32)
 
 
 def block_sides(fmt: BlockFormat, num_rows: int, num_columns: int) -> tuple[int, int]:
@@ -178,32 +202,39 @@ def _sum_block(error_RrCc: Tensor) -> Tensor:
     return total
 
 
-def draw(noise: Noise | None, num_rows: int, num_columns: int, transposed: bool) -> Tensor | None:
-    """The noise of a stored matrix `[num_rows, num_columns]`, turned as the operand is."""
-    if noise is None or noise.bits == 0:
+def draw(asked: Quantization) -> Tensor | None:
+    """The noise of the stored matrix, turned as the operand is; None for nearest rounding."""
+    noise = asked.noise
+    if noise is None:
         return None
+    rows, columns = asked.x_MK.shape
     random = random_bits(
-        num_rows,
-        num_columns,
+        rows,
+        columns,
         noise.state,
         stream=noise.stream,
         bits=noise.bits,
         row_ids=noise.row_ids,
         column_offset=noise.column_offset,
     )
-    return random.t() if transposed else random
+    return random.t() if asked.transposed else random
 
 
-def codes_and_scales(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> list[Tensor]:
+def encoded(asked: Quantization) -> Encoded:
+    """All steps for an operand."""
+    return quantize_blocks(prepare(asked), asked.format, amax=asked.amax, noise_MK=draw(asked))
+
+
+def codes_and_scales(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
-    values = positive_nan(unblocked(encoded.values_RrCc, shape)).contiguous()
+    values = positive_nan(unblocked(quantized.values_RrCc, shape)).contiguous()
     codes = encode(values, fmt.element)
     if fmt.packed:
         codes = pack_nibbles(codes)
-    if encoded.decode_R1C1 is None:
-        return [codes, encoded.values_RrCc.new_zeros((0, 0)), encoded.amax]
-    scales = encoded.decode_R1C1[:, 0, :, 0].contiguous()
-    return [codes, stored(scales, fmt), encoded.amax]
+    if quantized.decode_R1C1 is None:
+        return [codes, quantized.values_RrCc.new_zeros((0, 0)), quantized.amax]
+    scales = quantized.decode_R1C1[:, 0, :, 0].contiguous()
+    return [codes, stored(scales, fmt), quantized.amax]
 
 
 def from_storage(
@@ -218,28 +249,28 @@ def from_storage(
     return Encoded(values, plain[:, None, :, None], amax)
 
 
-def dequantized(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> Tensor:
+def dequantized(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> Tensor:
     """float32: element * ((block scale * amax) * fl(1/(C*M))); one level: element * scale."""
-    values, scale = encoded.values_RrCc, encoded.decode_R1C1
+    values, scale = quantized.values_RrCc, quantized.decode_R1C1
     if scale is not None:
         if fmt.level != Level.NONE:
-            scale = (scale * encoded.amax.view(-1, 1, 1, 1)).mul_(1.0 / fmt.amax_factor)
+            scale = (scale * quantized.amax.view(-1, 1, 1, 1)).mul_(1.0 / fmt.amax_factor)
         values = values * scale
     return unblocked(values, shape)
 
 
-def operand(encoded: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def operand(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """A GEMM operand: element * block scale, and what is left for the epilogue.
 
     The second level (as amax), or a single scale that covers whole rows, does not enter the
     product: the operand then has at most 6 significant bits for NVFP4 and is exact in bf16.
     """
-    values, scale = encoded.values_RrCc, encoded.decode_R1C1
+    values, scale = quantized.values_RrCc, quantized.decode_R1C1
     if scale is None:
         return unblocked(values, shape), values.new_zeros(0)
     if not fmt.whole_rows:
         values = values * scale
-    return unblocked(values, shape), epilogue(scale[:, 0, :, 0], encoded.amax, fmt, shape[0])
+    return unblocked(values, shape), epilogue(scale[:, 0, :, 0], quantized.amax, fmt, shape[0])
 
 
 def epilogue(decode_RC: Tensor, amax: Tensor, fmt: BlockFormat, num_rows: int) -> Tensor:

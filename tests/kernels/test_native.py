@@ -16,9 +16,9 @@ from torch import Tensor
 from fp4lab import formats
 from fp4lab.errors import InputError
 from fp4lab.kernels import native
+from fp4lab.kernels.quantize import dispatch
 from fp4lab.kernels.quantize import native as quantize_native
-from fp4lab.kernels.quantize.dispatch import Quantization
-from fp4lab.kernels.quantize.reference import Noise, codes_and_scales
+from fp4lab.kernels.quantize.reference import Noise, Quantization, codes_and_scales
 
 STATE = torch.tensor([123, 456, 7, 1])
 SHAPES = ((64, 96), (48, 33), (5, 160), (1, 16), (16, 1))
@@ -60,8 +60,8 @@ KINDS = (_plain, _grid, _wide, _bf16_values, _zeros_of_both_signs, _special, _su
 
 
 def results(asked: Quantization) -> list[Tensor]:
-    stored = codes_and_scales(asked.encoded(), asked.format, asked.shape)
-    return [*asked.operand(), asked.dequantized(), *stored]
+    stored = codes_and_scales(dispatch.encoded(asked), asked.format, asked.shape)
+    return [*dispatch.operand(asked), dispatch.dequantized(asked), *stored]
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
@@ -86,10 +86,10 @@ def equal_cases(kind: Callable[[Tensor], Tensor], name: str, cases: list[Any]) -
     taken = 0
     for (size, signs), shape, transposed, bits in cases:
         x_MK = kind(torch.randn(shape, generator=generator))
-        if not quantize_native.takes(x_MK, fmt, size, list(signs), transposed):
-            continue
         noise = Noise(STATE, 3, bits, None, 5) if bits else None
         asked = Quantization(x_MK, fmt, transposed, size, signs, noise)
+        if not quantize_native.takes(asked):
+            continue
         compiled = results(asked)
         with native.backend("reference"):
             reference = results(asked)
@@ -125,10 +125,29 @@ def test_given_amax_row_ids_dtypes_and_strides() -> None:
         asked = Quantization(x, fmt, noise=noise._replace(row_ids=row_ids[: x.shape[0]]), amax=amax)
         if x.shape[0] > len(row_ids):
             continue
-        assert quantize_native.takes(x, fmt, 1, [])
+        assert quantize_native.takes(asked)
         compiled = results(asked)
         with native.backend("reference"):
             assert all(map(same_bits, compiled, results(asked)))
+
+
+def test_fields_of_declared_formats() -> None:
+    x_MK = _wide(torch.randn(32, 64, generator=torch.Generator().manual_seed(4)))
+    for fmt in (formats.NVFP4, formats.NVFP4_ONE_LEVEL, formats.NVFP4_ROWWISE):
+        for change in (
+            {"amax_target": 6 * 16 / 17},
+            {"scale_cap": 256.0},
+            {"scale_floor": 2.0**-6},
+            {"zero_scale": 0.125},
+            {"scale": formats.UE5M3},
+            {"element": formats.INT4},
+            {"block": (1, 24)},
+        ):
+            asked = Quantization(x_MK, fmt.replace(**change))
+            assert quantize_native.takes(asked)
+            compiled = results(asked)
+            with native.backend("reference"):
+                assert all(map(same_bits, compiled, results(asked))), (fmt.name, change)
 
 
 def test_every_hadamard_size() -> None:
@@ -142,10 +161,10 @@ def test_every_hadamard_size() -> None:
 
 
 def test_a_forced_backend_is_used_and_an_unknown_one_refused() -> None:
-    x_MK = torch.randn(16, 16)
+    asked = Quantization(torch.randn(16, 16), formats.NVFP4)
     with native.backend("reference"):
-        assert not quantize_native.takes(x_MK, formats.NVFP4, 1, [])
-    assert quantize_native.takes(x_MK, formats.NVFP4, 1, [])
+        assert not quantize_native.takes(asked)
+    assert quantize_native.takes(asked)
     with pytest.raises(InputError, match="backend='cuda' is not known"), native.backend("cuda"):
         pass
 

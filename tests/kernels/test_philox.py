@@ -119,7 +119,7 @@ def expected(row: int, column: int, state: Tensor, stream: int, bits: int) -> in
     st.integers(0, 1 << 20),
     st.lists(st.integers(0, 1 << 40), min_size=1, max_size=4),
     st.integers(0, 5),
-    st.integers(-3, 1 << 33),
+    st.integers(0, (1 << 32) - 1),
 )
 def test_layout_with_offsets_and_row_numbers(
     bits: int, extra: int, width: int, offset: int, rows: list[int], stream: int, step: int
