@@ -7,21 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: the operands and the product of each GEMM of a linear layer
-GEMMS: dict[str, tuple[str, str, str]] = {
-    "fprop": ("X", "W", "Y"),
-    "dgrad": ("dY", "W", "dX"),
-    "wgrad": ("dY^T", "X^T", "dW"),
-}
-
 
 @dataclass(frozen=True)
 class OperandError:
     """One operand of one GEMM, quantized, against itself in full precision.
 
-    `underflow` is the part of the nonzero values that became zero, `saturation` the part that lay
-    beyond the largest value of the format, `gain` = <q, x> / <x, x>. `sqnr_db` is None where there
-    is no error at all, and what is not finite is None too.
+    `operand` is X, W, dY or the transpose that enters: W^T, dY^T, X^T. `underflow` is the part of
+    the nonzero values that became zero, `saturation` the part that lay beyond the largest value of
+    the format, `gain` = <q, x> / <x, x>. `sqnr_db` is None where there is no error at all, and what
+    is not finite is None too.
     """
 
     layer: str

@@ -26,14 +26,25 @@ from torch import Tensor, nn
 
 from fp4lab.formats import BlockFormat
 from fp4lab.functional import Error, compare, error, fake_quantize
-from fp4lab.instruments.error_rows import GEMMS, LayerErrors, OperandError, ProductError
+from fp4lab.instruments.error_rows import LayerErrors, OperandError, ProductError
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.nn import Linear, gemms
-from fp4lab.nn.gemms import STREAMS, How
+from fp4lab.nn.gemms import How
 from fp4lab.recipes import Operand, Source
-from fp4lab.recipes.operands import FORWARD_OF, Place
+from fp4lab.recipes.places import (
+    DGRAD_DY,
+    DGRAD_W,
+    FPROP_W,
+    FPROP_X,
+    GEMMS,
+    WGRAD_DY,
+    WGRAD_X,
+    Place,
+)
 
 Rows: TypeAlias = tuple[list[OperandError], list[ProductError]]
+#: where a tensor enters, and the tensor as it is stored
+Entry: TypeAlias = tuple[Place, Tensor]
 
 
 def gemm_errors(model: nn.Module, loss: Callable[[], Tensor]) -> LayerErrors:
@@ -103,77 +114,68 @@ class _LayerGemms:
     def fprop(self) -> Rows:
         """X W^T."""
         y_MN = gemms.fprop(self.x_MK, self.w_NK, self.recipe, self.how)
-        return self._rows("fprop", self.x_MK, self.w_NK, y_MN)
+        return self._rows((FPROP_X, self.x_MK), (FPROP_W, self.w_NK), y_MN)
 
     def dgrad(self, dy_MN: Tensor) -> Rows:
         """dY W."""
         dx_MK = gemms.dgrad(dy_MN, self.w_NK, self.recipe, self.how)
-        return self._rows("dgrad", dy_MN, self.w_NK, dx_MK)
+        return self._rows((DGRAD_DY, dy_MN), (DGRAD_W, self.w_NK), dx_MK)
 
     def wgrad(self, dy_MN: Tensor) -> Rows:
         """dY^T X."""
         dw_NK = gemms.wgrad(dy_MN, self.x_MK, self.recipe, self.how)
-        return self._rows("wgrad", dy_MN, self.x_MK, dw_NK)
+        return self._rows((WGRAD_DY, dy_MN), (WGRAD_X, self.x_MK), dw_NK)
 
-    def _rows(self, gemm: str, a: Tensor, b: Tensor, result: Tensor) -> Rows:
+    def _rows(self, a: Entry, b: Entry, result: Tensor) -> Rows:
         """Both operands, as they are stored, and their product."""
         operands = []
-        for side, label, stored in zip(("a", "b"), GEMMS[gemm], (a, b), strict=False):
-            _, figures, fmt = self.operand(gemm, side, stored)
+        for place, stored in (a, b):
+            _, figures, fmt = self.operand(place, stored)
             name = fmt.name if fmt else None
-            operands.append(OperandError(self.name, gemm, label, name, **_plain(figures)))
-        dims = (CONTRACTED[gemm, "a"],), (CONTRACTED[gemm, "b"],)
-        exact = torch.tensordot(a.to(torch.float64), b.to(torch.float64), dims=dims)
-        figures = compare(result, exact)
-        product = ProductError(
-            self.name, gemm, GEMMS[gemm][2],
-            **{key: _plain(figures)[key] for key in ("sqnr_db", "relative_mse", "cosine", "gain")},
-        )  # fmt: skip
-        return operands, [product]
+            row = OperandError(self.name, place.gemm, place.label, name, **_plain(figures))
+            operands.append(row)
+        (place_a, stored_a), (place_b, stored_b) = a, b
+        exact = torch.tensordot(
+            stored_a.to(torch.float64),
+            stored_b.to(torch.float64),
+            dims=((place_a.dim,), (place_b.dim,)),
+        )
+        plain, gemm = _plain(compare(result, exact)), place_a.gemm
+        shown = {key: plain[key] for key in ("sqnr_db", "relative_mse", "cosine", "gain")}
+        return operands, [ProductError(self.name, gemm, GEMMS[gemm], **shown)]
 
-    def operand(
-        self, gemm: str, side: str, stored: Tensor
-    ) -> tuple[Tensor, Error, BlockFormat | None]:
+    def operand(self, place: Place, stored: Tensor) -> tuple[Tensor, Error, BlockFormat | None]:
         """X, W or dY as it enters the product, its error, and its format.
 
         The result has the layout of `stored`, as the rounding noise belongs to its elements.
         """
-        place, operand = (gemm, side), self.recipe.operand((gemm, side))
+        operand = self.recipe.operand(place)
         if operand.source == Source.HIGH_PRECISION:
             return self._quantized(operand, stored, place)
-        first = FORWARD_OF[place]
-        copy, figures, fmt = self._quantized(self.recipe.operand(first), stored, first)
+        assert place.forward is not None
+        copy, figures, fmt = self._quantized(
+            self.recipe.operand(place.forward), stored, place.forward
+        )
         result, again, new_fmt = self._quantized(operand, copy, place)
         saturation = (again if new_fmt else figures).saturation
-        reference = _transformed(operand, stored, CONTRACTED[place])
+        reference = _transformed(operand, stored, place.dim)
         return result, compare(result, reference, saturation=saturation), new_fmt or fmt
 
     def _quantized(
         self, operand: Operand, stored: Tensor, place: Place
     ) -> tuple[Tensor, Error, BlockFormat | None]:
-        x = _transformed(operand, stored, CONTRACTED[place])
+        x = _transformed(operand, stored, place.dim)
         if operand.format is None:
             return x, compare(x, x, saturation=0.0), None
         how: dict[str, Any] = {
             "rounding": operand.rounding,
             "noise": self.how.noise,
-            "stream": STREAMS[place],
-            "axis": CONTRACTED[place] - 2,
+            "stream": place.stream,
+            "axis": place.dim - 2,
             "ragged": self.how.ragged,
         }
         quantized = fake_quantize(x.to(torch.float32), operand.format, **how)
         return quantized, error(x, operand.format, **how), operand.format
-
-
-#: the dimension of X_MK, W_NK or dY_MN that the product contracts
-CONTRACTED: dict[Place, int] = {
-    ("fprop", "a"): 1,
-    ("fprop", "b"): 1,
-    ("dgrad", "a"): 1,
-    ("dgrad", "b"): 0,
-    ("wgrad", "a"): 0,
-    ("wgrad", "b"): 0,
-}
 
 
 def _transformed(operand: Operand, stored: Tensor, dim: int) -> Tensor:

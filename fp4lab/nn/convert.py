@@ -120,18 +120,13 @@ def _check_features(found: Found, linear: LinearRecipe, ragged: str) -> None:
     module = found.module
     assert isinstance(module, torch.nn.Linear)
     K, N = module.in_features, module.out_features
-    shapes = {
-        ("fprop", "a"): (0, K),
-        ("fprop", "b"): (N, K),
-        ("dgrad", "a"): (0, N),
-        ("dgrad", "b"): (K, N),
-        ("wgrad", "a"): (N, 0),
-        ("wgrad", "b"): (K, 0),
-    }
+    shapes = {"x": (0, K), "w": (N, K), "dy": (0, N)}
     for place, operand in linear.operands().items():
         if operand.format is not None:
+            rows, columns = shapes[place.tensor]
+            shape = (columns, rows) if place.transposed else (rows, columns)
             what = f"layer {found.name!r}"
-            check_ragged(shapes[place], operand.format, operand.hadamard, ragged, what)
+            check_ragged(shape, operand.format, operand.hadamard, ragged, what)
 
 
 def _untouched(found: Found) -> Row:

@@ -7,7 +7,7 @@
 Every operand is quantized along the axis that its product contracts, from the tensor itself or
 from the copy that fprop multiplied. Products run in float32 with the second-level scales in the
 epilogue (`fp4lab.kernels.matmul.reference`). Nothing here has state: rounding noise comes in as an
-int64 `[4]` tensor, and each of the six operands has a stream number of its own.
+int64 `[4]` tensor, of which each of the six operands has a stream of its own.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from fp4lab.functional import check_ragged
 from fp4lab.kernels import ops
 from fp4lab.kernels.matmul.reference import epilogue_alpha
 from fp4lab.recipes import LinearRecipe, Operand, Source
-
-#: stream numbers of the rounding noise; part of the definition, never to be reordered
-STREAMS = {
-    ("fprop", "a"): 0,
-    ("fprop", "b"): 1,
-    ("dgrad", "a"): 2,
-    ("dgrad", "b"): 3,
-    ("wgrad", "a"): 4,
-    ("wgrad", "b"): 5,
-}
+from fp4lab.recipes.places import (
+    DGRAD_DY,
+    DGRAD_W,
+    FPROP_W,
+    FPROP_X,
+    WGRAD_DY,
+    WGRAD_X,
+    Place,
+)
 
 
 class Prepared(NamedTuple):
@@ -114,37 +113,32 @@ def forward_copy(x: Tensor, operand: Operand, how: How, *, stream: int) -> Tenso
     return copy
 
 
+def operand_at(stored: Tensor, place: Place, recipe: LinearRecipe, how: How) -> Prepared:
+    """X, W or dY as it is stored, made into an operand: from itself, or from fprop's copy."""
+    here = recipe.operand(place)
+    if here.source == Source.FORWARD:
+        first = place.forward
+        assert first is not None
+        forward = recipe.operand(first)
+        if here.format is None and here.hadamard is None:
+            copy = prepare(stored, forward, how, stream=first.stream)
+            if copy.epilogue.dim() < 2:
+                return Prepared(copy.values.t(), copy.epilogue, copy.format)
+        # scales per row run along the axis that is contracted now: they go into the values
+        stored = forward_copy(stored, forward, how, stream=first.stream)
+    return prepare(stored, here, how, stream=place.stream, transposed=place.transposed)
+
+
 def fprop(x_MK: Tensor, w_NK: Tensor, recipe: LinearRecipe, how: How) -> Tensor:
     """Y_MN in float32."""
-    a = prepare(x_MK, recipe.fprop.a, how, stream=STREAMS["fprop", "a"])
-    b = prepare(w_NK, recipe.fprop.b, how, stream=STREAMS["fprop", "b"])
-    return product(a, b)
+    return product(operand_at(x_MK, FPROP_X, recipe, how), operand_at(w_NK, FPROP_W, recipe, how))
 
 
 def dgrad(dy_MN: Tensor, w_NK: Tensor, recipe: LinearRecipe, how: How) -> Tensor:
     """dX_MK in float32."""
-    a = prepare(dy_MN, recipe.dgrad.a, how, stream=STREAMS["dgrad", "a"])
-    b = _backward_operand(w_NK, recipe.dgrad.b, recipe.fprop.b, how, "dgrad", "b")
-    return product(a, b)
+    return product(operand_at(dy_MN, DGRAD_DY, recipe, how), operand_at(w_NK, DGRAD_W, recipe, how))
 
 
 def wgrad(dy_MN: Tensor, x_MK: Tensor, recipe: LinearRecipe, how: How) -> Tensor:
     """dW_NK in float32."""
-    a = prepare(dy_MN, recipe.wgrad.a, how, stream=STREAMS["wgrad", "a"], transposed=True)
-    b = _backward_operand(x_MK, recipe.wgrad.b, recipe.fprop.a, how, "wgrad", "a")
-    return product(a, b)
-
-
-def _backward_operand(
-    x: Tensor, operand: Operand, forward: Operand, how: How, gemm: str, side: str
-) -> Prepared:
-    """W^T of dgrad or X^T of wgrad, from the tensor or from fprop's copy of it."""
-    if operand.source == Source.FORWARD:
-        stream = STREAMS["fprop", side]
-        if operand.format is None and operand.hadamard is None:
-            copy = prepare(x, forward, how, stream=stream)
-            if copy.epilogue.dim() < 2:
-                return Prepared(copy.values.t(), copy.epilogue, copy.format)
-        # scales per row run along the axis that is contracted now: they go into the values
-        x = forward_copy(x, forward, how, stream=stream)
-    return prepare(x, operand, how, stream=STREAMS[gemm, "b"], transposed=True)
+    return product(operand_at(dy_MN, WGRAD_DY, recipe, how), operand_at(x_MK, WGRAD_X, recipe, how))

@@ -21,12 +21,11 @@ from fp4lab.formats import ELEMENTS, BlockFormat, ElementType
 from fp4lab.recipes import registry
 from fp4lab.recipes.operands import LinearRecipe
 from fp4lab.recipes.recipe import Recipe
+from fp4lab.recipes.view import LABELS
 from fp4lab.specs.plain import Plain, from_plain, to_plain
 
 #: what is registered when the package is imported, before a user can add to it
 _SHIPPED = {name: formats.get(name) for name in formats.names()}
-#: fields that decide no number and stay out of the hash
-_LABELS = frozenset({"name", "provenance", "optional"})
 
 
 def digest(recipe: Recipe) -> str:
@@ -41,7 +40,7 @@ def digest(recipe: Recipe) -> str:
 
 def _without_labels(data: Plain) -> Plain:
     if isinstance(data, dict):
-        return {k: _without_labels(v) for k, v in data.items() if k not in _LABELS}
+        return {k: _without_labels(v) for k, v in data.items() if k not in LABELS}
     return [_without_labels(item) for item in data] if isinstance(data, list) else data
 
 

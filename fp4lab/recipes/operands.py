@@ -1,13 +1,8 @@
 """What the three matrix products of one linear layer make of their operands.
 
-With X [tokens M, in K], W [out N, in K] and dY [M, N] a linear layer computes
-
-    fprop   Y  = X W^T          a = X    [M, K]   b = W    [N, K]   along K
-    dgrad   dX = dY W           a = dY   [M, N]   b = W^T  [K, N]   along N
-    wgrad   dW = dY^T X         a = dY^T [N, M]   b = X^T  [K, M]   along M (the tokens)
-
-Every operand is written with the contracted axis last; blocks of scales, second levels per row and
-Hadamard transforms run along it. A layer keeps no other state: its numerics are this data.
+`fp4lab.recipes.places` names the operands and their axes. Blocks of scales, second levels per row
+and Hadamard transforms run along the contracted one. A layer keeps no other state: its numerics are
+this data.
 
 Left out until a method needs them: several terms per operand (mean or low-rank splits), scale
 corrections and backward masks, which would be further fields with defaults that change nothing.
@@ -18,28 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
 
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, Hadamard, Level, Rounding
+from fp4lab.recipes.places import FPROP_W, FPROP_X, GEMMS, PLACES, TENSORS, Place
 from fp4lab.recipes.tables import html_table, text_table
-
-#: a product and a side of it
-Place: TypeAlias = tuple[str, str]
-
-GEMMS = ("fprop", "dgrad", "wgrad")
-TENSORS = {"x": "X", "w": "W", "dy": "dY"}
-#: which tensor enters where
-OPERANDS: dict[Place, str] = {
-    ("fprop", "a"): "x",
-    ("fprop", "b"): "w",
-    ("dgrad", "a"): "dy",
-    ("dgrad", "b"): "w",
-    ("wgrad", "a"): "dy",
-    ("wgrad", "b"): "x",
-}
-#: the places that can take fprop's copy, and where fprop uses it
-FORWARD_OF: dict[Place, Place] = {("dgrad", "b"): ("fprop", "b"), ("wgrad", "b"): ("fprop", "a")}
 
 
 class Source(Enum):
@@ -134,15 +112,15 @@ class LinearRecipe:
         for place, operand in self.operands().items():
             if operand.source != Source.FORWARD:
                 continue
-            where, tensor = ".".join(place), TENSORS[OPERANDS[place]]
-            if place not in FORWARD_OF:
+            tensor = TENSORS[place.tensor]
+            if place.forward is None:
                 raise InputError(
-                    f"source='forward' of {where}: {tensor} has no copy from fprop there; use "
+                    f"source='forward' of {place}: {tensor} has no copy from fprop there; use "
                     "'high_precision'"
                 )
-            if self.operand(FORWARD_OF[place]).hadamard is not None:
+            if self.operand(place.forward).hadamard is not None:
                 raise InputError(
-                    f"source='forward' of {where}: fprop uses {tensor} after a Hadamard transform "
+                    f"source='forward' of {place}: fprop uses {tensor} after a Hadamard transform "
                     "along another axis; use 'high_precision'"
                 )
 
@@ -153,19 +131,21 @@ class LinearRecipe:
         return cls(fprop=gemm, dgrad=gemm, wgrad=gemm)
 
     def operand(self, place: Place) -> Operand:
-        """The operand on one side ("a" or "b") of one product."""
-        gemm: Gemm = getattr(self, place[0])
-        return gemm.a if place[1] == "a" else gemm.b
+        """The operand in one place."""
+        operand: Operand = getattr(getattr(self, place.gemm), place.side)
+        return operand
 
     @classmethod
     def from_operands(cls, operands: Mapping[Place, Operand]) -> LinearRecipe:
-        """The recipe with these operands, one for every key of `OPERANDS`."""
-        gemms = {g: Gemm(a=operands[g, "a"], b=operands[g, "b"]) for g in GEMMS}
-        return cls(**gemms)
+        """The recipe with these operands, one for every place of `PLACES`."""
+        sides: dict[str, dict[str, Operand]] = {gemm: {} for gemm in GEMMS}
+        for place in PLACES:
+            sides[place.gemm][place.side] = operands[place]
+        return cls(**{gemm: Gemm(**both) for gemm, both in sides.items()})
 
     def operands(self) -> dict[Place, Operand]:
-        """All operands by product and side."""
-        return {place: self.operand(place) for place in OPERANDS}
+        """All operands by place."""
+        return {place: self.operand(place) for place in PLACES}
 
     @property
     def is_quantized(self) -> bool:
@@ -182,19 +162,20 @@ class LinearRecipe:
         operand = self.operand(place)
         if operand.source == Source.HIGH_PRECISION:
             return operand
-        forward = self.operand(FORWARD_OF[place])
+        assert place.forward is not None
+        forward = self.operand(place.forward)
         if forward.format is None:
             return replace(operand, source=Source.HIGH_PRECISION)
         if operand == Operand(source=Source.FORWARD) and is_symmetric(forward.format):
             return forward
         raise InputError(
-            f"{'.'.join(place)} needs the copy of {TENSORS[OPERANDS[place]]} that fprop made, and "
+            f"{place} needs the copy of {TENSORS[place.tensor]} that fprop made, and "
             "cannot stay as it is when only fprop changes; quantize it from high precision instead"
         )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows: X, W, dY by product; "-" where a tensor does not enter."""
-        entries = {(p[0], OPERANDS[p]): str(operand) for p, operand in self.operands().items()}
+        entries = {(p.gemm, p.tensor): str(operand) for p, operand in self.operands().items()}
         header = ["", "fprop", "dgrad", "wgrad (along tokens)"]
         return header, [
             [symbol, *(entries.get((gemm, tensor), "-") for gemm in GEMMS)]
@@ -211,9 +192,8 @@ class LinearRecipe:
         """This forward product with the backward products of `other`."""
         if self.fprop == other.fprop:
             return other
-        operands = {place: other.detached(place) for place in OPERANDS}
-        operands.update({("fprop", "a"): self.fprop.a, ("fprop", "b"): self.fprop.b})
-        return self.from_operands(operands)
+        operands = {place: other.detached(place) for place in PLACES}
+        return self.from_operands({**operands, FPROP_X: self.fprop.a, FPROP_W: self.fprop.b})
 
 
 def is_symmetric(fmt: BlockFormat | None) -> bool:

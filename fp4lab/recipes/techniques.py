@@ -21,7 +21,8 @@ from dataclasses import replace
 from fp4lab import formats
 from fp4lab.errors import unknown
 from fp4lab.formats import NVFP4_SIGNS, WHOLE, BlockFormat, Hadamard, Rounding
-from fp4lab.recipes.operands import FORWARD_OF, OPERANDS, LinearRecipe, Operand, Place, Source
+from fp4lab.recipes.operands import LinearRecipe, Operand, Source
+from fp4lab.recipes.places import PLACES, Place
 
 TECHNIQUES = ("rht", "signs", "sr", "2d", "reuse", "quantization")
 WHERE = ("fprop", "dgrad", "wgrad", "forward", "backward", "x", "w", "dy")
@@ -68,8 +69,8 @@ def _removed(linear: LinearRecipe, place: Place, technique: str) -> Operand:
     if technique == "quantization":
         return Operand(format=formats.BF16, hadamard=operand.hadamard)
     own = operand
-    if _reuses(operand):
-        own = replace(linear.operand(FORWARD_OF[place]), hadamard=operand.hadamard)
+    if place.forward is not None and _reuses(operand):
+        own = replace(linear.operand(place.forward), hadamard=operand.hadamard)
     if technique == "reuse":
         return replace(own, source=Source.HIGH_PRECISION)
     fmt = _reshaped(own.format, two_dimensional=False)
@@ -101,7 +102,7 @@ def add(linear: LinearRecipe, technique: str, *, where: str | None = None) -> Li
     changed = linear.operands()
     for place in places:  # fprop comes first: the backward products may reuse what it becomes
         operand = changed[place]
-        forward = changed[FORWARD_OF[place]] if place in FORWARD_OF else None
+        forward = None if place.forward is None else changed[place.forward]
         if technique == "rht":
             own = forward if forward is not None and _reuses(operand) else operand
             operand = replace(own, hadamard=Hadamard(size=size, signs=_signs(size)))
@@ -145,33 +146,33 @@ def _places(where: str | None) -> list[Place]:
         raise unknown("where", where, WHERE)
     gemms = {"forward": ("fprop",), "backward": ("dgrad", "wgrad")}.get(where or "", (where,))
     return [
-        place
-        for place, tensor in OPERANDS.items()
-        if where is None or place[0] in gemms or tensor == where
+        place for place in PLACES if where is None or place.gemm in gemms or place.tensor == where
     ]
 
 
 def _both_sides(places: list[Place]) -> list[Place]:
-    gemms = {gemm for gemm, _ in places}
-    return [place for place in OPERANDS if place[0] in gemms]
+    gemms = {place.gemm for place in places}
+    return [place for place in PLACES if place.gemm in gemms]
 
 
 def _detached(linear: LinearRecipe, places: list[Place]) -> dict[Place, Operand]:
     """Operands outside `places` that reuse a copy which fprop will no longer make."""
     return {
         place: linear.detached(place)
-        for place, forward in FORWARD_OF.items()
-        if forward in places and place not in places
+        for place in PLACES
+        if place.forward in places and place not in places
     }
 
 
 def _without_idle_hadamard(operands: Mapping[Place, Operand]) -> dict[Place, Operand]:
     """Drops transforms from products in which nothing is quantized any more."""
     busy = {
-        gemm for (gemm, _), op in operands.items() if op.is_quantized or op.source == Source.FORWARD
+        place.gemm
+        for place, op in operands.items()
+        if op.is_quantized or op.source == Source.FORWARD
     }
     return {
-        place: op if place[0] in busy else replace(op, hadamard=None)
+        place: op if place.gemm in busy else replace(op, hadamard=None)
         for place, op in operands.items()
     }
 

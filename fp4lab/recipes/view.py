@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 from fp4lab import formats
 from fp4lab.formats import BlockFormat, Hadamard
-from fp4lab.recipes.operands import GEMMS, LinearRecipe
+from fp4lab.recipes.operands import Gemm, LinearRecipe
+from fp4lab.recipes.places import GEMMS
 from fp4lab.recipes.tables import html_table, text_table
 from fp4lab.specs.plain import label, to_plain
 
 if TYPE_CHECKING:
     from fp4lab.recipes.recipe import Recipe
 
-_SKIPPED = frozenset({"name", "provenance", "optional"})
+#: fields that decide no number
+LABELS = frozenset({"name", "provenance", "optional"})
 
 
 def short(linear: LinearRecipe | None) -> str:
@@ -28,9 +30,8 @@ def short(linear: LinearRecipe | None) -> str:
     distinct = {str(operand) for operand in linear.operands().values()}
     if len(distinct) == 1:
         return f"{distinct.pop()} everywhere"
-    return "; ".join(
-        f"{gemm} {linear.operand((gemm, 'a'))} x {linear.operand((gemm, 'b'))}" for gemm in GEMMS
-    )
+    gemms: dict[str, Gemm] = {name: getattr(linear, name) for name in GEMMS}
+    return "; ".join(f"{name} {gemm.a} x {gemm.b}" for name, gemm in gemms.items())
 
 
 def text(recipe: Recipe) -> str:
@@ -88,7 +89,7 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, str]]:
         yield path, _hadamard(value)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            if field.name not in _SKIPPED:
+            if field.name not in LABELS:
                 inner = f"{path}.{field.name}" if path else field.name
                 yield from _leaves(getattr(value, field.name), inner)
     elif isinstance(value, tuple):

@@ -72,7 +72,7 @@ def _error_drawings(found: Findings) -> Iterator[Drawing]:
     names = ", ".join(errors)
     where = (
         "Columns: operands and product of the forward GEMM (X, W, Y), of the input gradient"
-        " (dY, W, dX) and of the weight gradient (dY^T, X^T, dW)."
+        " (dY, W^T, dX) and of the weight gradient (dY^T, X^T, dW)."
     )
     yield Drawing(
         "sqnr",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4lab.instruments.error_rows import GEMMS, LayerErrors
+from fp4lab.instruments.error_rows import LayerErrors
+from fp4lab.recipes.places import GEMMS, PLACES
 from fp4lab.report import style
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ LABELLED_LAYERS = 40
 #: better cells share one colour, or a layer in BF16 would leave none to tell the others apart
 BEST_SHOWN_DB = 40.0
 Column = tuple[str, str]
+OPERANDS: list[Column] = [(place.gemm, place.label) for place in PLACES]
 
 
 def sqnr_map(errors: Mapping[str, LayerErrors]) -> Figure:
@@ -27,7 +29,8 @@ def sqnr_map(errors: Mapping[str, LayerErrors]) -> Figure:
 
     Empty cells are exact, or belong to a GEMM that never ran.
     """
-    columns = [(gemm, part) for gemm, parts in GEMMS.items() for part in parts]
+    parts = [*OPERANDS, *GEMMS.items()]
+    columns = [part for gemm in GEMMS for part in parts if part[0] == gemm]
     cells = {
         name: {(row.layer, row.gemm, row.operand): row.sqnr_db for row in found.operands}
         | {(row.layer, row.gemm, row.product): row.sqnr_db for row in found.products}
@@ -40,7 +43,6 @@ def share_map(
     errors: Mapping[str, LayerErrors], share: Literal["underflow", "saturation"]
 ) -> Figure:
     """Percent of an operand's values that became zero, or that the format's range cut off."""
-    columns = [(gemm, part) for gemm, parts in GEMMS.items() for part in parts[:2]]
     cells = {
         name: {
             (row.layer, row.gemm, row.operand): 100.0 * float(getattr(row, share))
@@ -48,7 +50,7 @@ def share_map(
         }
         for name, found in errors.items()
     }
-    return _map(errors, cells, columns, f"{share} (%)", "viridis_r")
+    return _map(errors, cells, OPERANDS, f"{share} (%)", "viridis_r")
 
 
 def _map(

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from fp4lab.instruments.error_rows import GEMMS, LayerErrors, ProductError
+from fp4lab.instruments.error_rows import LayerErrors, ProductError
+from fp4lab.recipes.places import GEMMS
 from fp4lab.report import style, words
 from fp4lab.report.drawings import Drawing, drawings
 from fp4lab.report.folder import FIGURES, REPORT, Findings, read_findings
@@ -85,11 +86,10 @@ class Digest:
 
 def digest(errors: Mapping[str, LayerErrors]) -> list[Digest]:
     """Medians over the layers, and the layer with the lowest SQNR."""
-    products = [product for _, _, product in GEMMS.values()]
     return [
         _digest(name, product, [row for row in found.products if row.product == product])
         for name, found in errors.items()
-        for product in products
+        for product in GEMMS.values()
         if any(row.product == product for row in found.products)
     ]
 

@@ -11,10 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 from fp4lab import formats, recipes
 from fp4lab.functional import error
-from fp4lab.instruments.error_rows import GEMMS, LayerErrors, OperandError
+from fp4lab.instruments.error_rows import LayerErrors, OperandError
 from fp4lab.instruments.gemm_errors import _LayerGemms, gemm_errors
 from fp4lab.nn import Linear, gemms
 from fp4lab.recipes import LinearRecipe
+from fp4lab.recipes.places import PLACES
 
 QUANTIZED = ("fp8_tensor", "fp8_block", "mxfp8", "mxfp4", "nvfp4", "nvfp4_base", "nvfp4+rht.dgrad")
 
@@ -77,7 +78,7 @@ def test_operands_from_high_precision_agree_with_error(name: str) -> None:
     for tensor, gemm, label, axis in (
         (x, "fprop", "X", -1),
         (model.weight, "fprop", "W", -1),
-        (model.weight, "dgrad", "W", -2),
+        (model.weight, "dgrad", "W^T", -2),
         (x, "wgrad", "X^T", -2),
     ):
         row = operand(errors, gemm, label)
@@ -96,13 +97,18 @@ def test_the_operands_measured_are_those_multiplied(name: str) -> None:
     x, w, dy = torch.randn(256, 128), model.weight.detach(), torch.randn(256, 128) ** 3
     measured = _LayerGemms("layer", model, x, w)
     how = measured.how
-    cases = {
-        "fprop": (x, w, gemms.fprop(x, w, recipe, how)),
-        "dgrad": (dy, w, gemms.dgrad(dy, w, recipe, how)),
-        "wgrad": (dy, x, gemms.wgrad(dy, x, recipe, how)),
+    tensors = {"x": x, "w": w, "dy": dy}
+    results = {
+        "fprop": gemms.fprop(x, w, recipe, how),
+        "dgrad": gemms.dgrad(dy, w, recipe, how),
+        "wgrad": gemms.wgrad(dy, x, recipe, how),
     }
-    for gemm, (a, b, result) in cases.items():
-        qa, qb = (measured.operand(gemm, side, t)[0].double() for side, t in (("a", a), ("b", b)))
+    for gemm, result in results.items():
+        qa, qb = (
+            measured.operand(place, tensors[place.tensor])[0].double()
+            for place in PLACES
+            if place.gemm == gemm
+        )
         qa = qa.t() if gemm == "wgrad" else qa
         qb = qb.t() if gemm == "fprop" else qb
         bound = (qa.abs() @ qb.abs()) * (qa.shape[1] + 4) * 2.0**-24
@@ -199,5 +205,5 @@ def test_json_round_trip(make: Callable[[], LinearRecipe]) -> None:
     _, _, errors = one_layer_errors(make())
     assert LayerErrors.from_json(errors.to_json()) == errors
     assert {(row.gemm, row.operand) for row in errors.operands} == {
-        (gemm, name) for gemm, parts in GEMMS.items() for name in parts[:2]
+        (place.gemm, place.label) for place in PLACES
     }

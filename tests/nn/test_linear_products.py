@@ -13,8 +13,8 @@ import fp4lab
 from fp4lab import formats as f
 from fp4lab import nn, recipes
 from fp4lab.formats import BlockFormat, Hadamard, Rounding
-from fp4lab.nn.gemms import STREAMS
 from fp4lab.recipes import Gemm, LinearRecipe, Operand, Source
+from fp4lab.recipes.places import DGRAD_DY, DGRAD_W, FPROP_W, FPROP_X, WGRAD_DY, WGRAD_X, Place
 from tests.golden import arrays, catalogue
 
 M, N, K = 37, 23, 53
@@ -87,14 +87,14 @@ def test_a_quantized_layer_is_near_the_exact_one(name: str) -> None:
         assert abs(gain - 1) < 0.05
 
 
-def quantized(x: Tensor, operand: Operand, stream: tuple[str, str], **how: Any) -> Any:
+def quantized(x: Tensor, operand: Operand, place: Place, **how: Any) -> Any:
     assert operand.format is not None
     return fp4lab.quantize(
         x,
         operand.format,
         rounding=operand.rounding,
         hadamard=operand.hadamard,
-        stream=STREAMS[stream],
+        stream=place.stream,
         **how,
     )
 
@@ -105,15 +105,15 @@ def by_hand(linear: nn.Linear, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, T
     how: dict[str, Any] = {"noise": linear.noise, "ragged": linear.ragged}
     fprop, dgrad, wgrad = recipe.fprop, recipe.dgrad, recipe.wgrad
     y = fp4lab.scaled_matmul(
-        quantized(x, fprop.a, ("fprop", "a"), **how), quantized(w, fprop.b, ("fprop", "b"), **how)
+        quantized(x, fprop.a, FPROP_X, **how), quantized(w, fprop.b, FPROP_W, **how)
     )
     dx = fp4lab.scaled_matmul(
-        quantized(dy, dgrad.a, ("dgrad", "a"), **how),
-        quantized(w, dgrad.b, ("dgrad", "b"), axis=-2, **how),
+        quantized(dy, dgrad.a, DGRAD_DY, **how),
+        quantized(w, dgrad.b, DGRAD_W, axis=-2, **how),
     )
     dw = fp4lab.scaled_matmul(
-        quantized(dy, wgrad.a, ("wgrad", "a"), axis=-2, **how),
-        quantized(x, wgrad.b, ("wgrad", "b"), axis=-2, **how),
+        quantized(dy, wgrad.a, WGRAD_DY, axis=-2, **how),
+        quantized(x, wgrad.b, WGRAD_X, axis=-2, **how),
     )
     return y, dx, dw
 
@@ -194,8 +194,8 @@ def test_the_forward_copy_is_what_fprop_multiplied(
     x, dy = torch.randn(32, 64), torch.randn(32, 96)
     _, dx, dw = run(linear, x, dy)
     how: dict[str, Any] = {"rounding": rounding, "noise": linear.noise}
-    x_copy = fp4lab.fake_quantize(x, fmt, stream=STREAMS["fprop", "a"], **how)
-    w_copy = fp4lab.fake_quantize(linear.weight.detach(), fmt, stream=STREAMS["fprop", "b"], **how)
+    x_copy = fp4lab.fake_quantize(x, fmt, stream=FPROP_X.stream, **how)
+    w_copy = fp4lab.fake_quantize(linear.weight.detach(), fmt, stream=FPROP_W.stream, **how)
     if again is not None:
         x_copy, w_copy = (fp4lab.fake_quantize(t, again, axis=-2) for t in (x_copy, w_copy))
     for result, dy_side, copy, length in ((dx, dy, w_copy, 96), (dw, dy.t(), x_copy, 32)):

@@ -11,6 +11,7 @@ from fp4lab import formats, recipes
 from fp4lab.errors import InputError
 from fp4lab.formats import ELEMENTS, BlockFormat, Hadamard, Rounding
 from fp4lab.recipes import Blocks, Gemm, LinearRecipe, Operand, Recipe, Rule, Source, Switch
+from fp4lab.recipes.places import DGRAD_W
 from fp4lab.recipes.published import PUBLISHED
 
 SHIPPED = st.sampled_from([formats.get(name) for name in formats.names()])
@@ -171,7 +172,7 @@ CHANGED_FORMATS = [
 )
 def test_every_numeric_field_counts_in_the_hash_and_in_the_diff(operand):
     base = recipes.get("nvfp4_base")
-    linear = LinearRecipe.from_operands({**base.linear.operands(), ("dgrad", "b"): operand})
+    linear = LinearRecipe.from_operands({**base.linear.operands(), DGRAD_W: operand})
     changed = replace(base, linear=linear)
     assert changed.hash != base.hash
     assert "linear.dgrad.b" in base.diff(changed)

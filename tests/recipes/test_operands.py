@@ -8,7 +8,8 @@ from fp4lab import formats
 from fp4lab.errors import InputError
 from fp4lab.formats import Hadamard, Rounding
 from fp4lab.recipes import Gemm, LinearRecipe, Operand, Source
-from fp4lab.recipes.operands import OPERANDS, is_symmetric
+from fp4lab.recipes.operands import is_symmetric
+from fp4lab.recipes.places import DGRAD_DY, FPROP_W, FPROP_X, PLACES, WGRAD_DY
 
 ROW = Operand(format=formats.NVFP4)
 SQUARE = Operand(format=formats.NVFP4_16X16)
@@ -24,12 +25,12 @@ def test_the_default_leaves_everything_as_it_is():
 def test_operands_and_from_operands_are_inverse():
     distinct = {
         place: Operand(format=formats.get(name))
-        for place, name in zip(OPERANDS, formats.names(), strict=False)
+        for place, name in zip(PLACES, formats.names(), strict=False)
     }
-    assert len(set(distinct.values())) == len(OPERANDS)
+    assert len(set(distinct.values())) == len(PLACES)
     linear = LinearRecipe.from_operands(distinct)
     assert linear.operands() == distinct
-    assert linear.dgrad.a == distinct["dgrad", "a"]
+    assert linear.dgrad.a == distinct[DGRAD_DY]
 
 
 @pytest.mark.parametrize("rounding", [Rounding.STOCHASTIC_8, Rounding.STOCHASTIC_32])
@@ -53,17 +54,17 @@ def test_transforms_that_do_not_cancel_are_an_error(a, b):
 
 
 @pytest.mark.parametrize("rounding", list(Rounding))
-@pytest.mark.parametrize("place", list(OPERANDS))
+@pytest.mark.parametrize("place", PLACES)
 def test_stochastic_rounding_is_allowed_anywhere(place, rounding):
     operands = LinearRecipe.uniform(formats.NVFP4).operands()
     operands[place] = replace(operands[place], rounding=rounding)
     assert LinearRecipe.from_operands(operands).operand(place).rounding == rounding
 
 
-@pytest.mark.parametrize("place", [("fprop", "a"), ("fprop", "b"), ("dgrad", "a"), ("wgrad", "a")])
+@pytest.mark.parametrize("place", [FPROP_X, FPROP_W, DGRAD_DY, WGRAD_DY])
 def test_only_x_and_w_of_the_backward_have_a_forward_copy(place):
     operands = {**LinearRecipe().operands(), place: REUSED}
-    with pytest.raises(InputError, match=rf"source='forward' of {place[0]}\.{place[1]}"):
+    with pytest.raises(InputError, match=rf"source='forward' of {place.gemm}\.{place.side}"):
         LinearRecipe.from_operands(operands)
 
 

@@ -6,6 +6,7 @@ from fp4lab import formats, recipes
 from fp4lab.errors import InputError
 from fp4lab.formats import Hadamard, Rounding, ScaleRule
 from fp4lab.recipes import LinearRecipe, Operand, Recipe, Source
+from fp4lab.recipes.places import DGRAD_DY, DGRAD_W, FPROP_W, FPROP_X, WGRAD_DY, WGRAD_X
 from fp4lab.recipes.published import PUBLISHED
 
 BF16 = LinearRecipe.uniform(formats.BF16)
@@ -50,12 +51,12 @@ def test_nvfp4_is_section_4_of_the_paper():
     nvfp4, sr = formats.NVFP4, Rounding.STOCHASTIC_8
     rht = Hadamard(16, (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1))
     assert recipes.get("nvfp4").linear.operands() == {
-        ("fprop", "a"): Operand(format=nvfp4),
-        ("fprop", "b"): Operand(format=formats.NVFP4_16X16),
-        ("dgrad", "a"): Operand(format=nvfp4, rounding=sr),
-        ("dgrad", "b"): Operand(source=Source.FORWARD),
-        ("wgrad", "a"): Operand(format=nvfp4, rounding=sr, hadamard=rht),
-        ("wgrad", "b"): Operand(format=nvfp4, hadamard=rht),
+        FPROP_X: Operand(format=nvfp4),
+        FPROP_W: Operand(format=formats.NVFP4_16X16),
+        DGRAD_DY: Operand(format=nvfp4, rounding=sr),
+        DGRAD_W: Operand(source=Source.FORWARD),
+        WGRAD_DY: Operand(format=nvfp4, rounding=sr, hadamard=rht),
+        WGRAD_X: Operand(format=nvfp4, hadamard=rht),
     }
 
 

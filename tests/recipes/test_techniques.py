@@ -8,7 +8,7 @@ from fp4lab import formats, recipes
 from fp4lab.errors import InputError
 from fp4lab.formats import NVFP4_SIGNS, Hadamard, Rounding
 from fp4lab.recipes import LinearRecipe, Operand, Recipe, Rule, Source
-from fp4lab.recipes.operands import OPERANDS
+from fp4lab.recipes.places import DGRAD_W, TENSORS
 from fp4lab.recipes.techniques import TECHNIQUES, WHERE, remove
 
 ROW, SQUARE = Operand(format=formats.NVFP4), Operand(format=formats.NVFP4_16X16)
@@ -20,7 +20,7 @@ SR, NEAREST = Rounding.STOCHASTIC_8, Rounding.NEAREST
 def operands(name: str) -> dict[str, Operand]:
     linear = recipes.get(name).linear
     assert linear is not None
-    return {".".join(place): operand for place, operand in linear.operands().items()}
+    return {str(place): operand for place, operand in linear.operands().items()}
 
 
 def changes(old: str, new: str) -> dict[str, Operand]:
@@ -149,7 +149,7 @@ def test_a_transform_of_a_reused_copy_quantizes_anew():
 def test_reuse_of_a_requantized_copy():
     linear = recipes.get("nvfp4_base").linear
     fresh = Operand(format=formats.NVFP4, source=Source.FORWARD)
-    linear = LinearRecipe.from_operands({**linear.operands(), ("dgrad", "b"): fresh})
+    linear = LinearRecipe.from_operands({**linear.operands(), DGRAD_W: fresh})
     recipe = Recipe(name="requantized", linear=linear)
     assert recipe.without("reuse").linear == recipes.get("nvfp4_base").linear
 
@@ -215,4 +215,4 @@ def test_every_place_names_operands():
     for where in WHERE:
         changed = recipes.get("nvfp4_base").without("quantization", where=where).linear
         assert changed != linear
-    assert set(OPERANDS.values()) < set(WHERE)
+    assert set(TENSORS) < set(WHERE)

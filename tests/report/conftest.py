@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fp4lab.instruments.error_rows import GEMMS, LayerErrors, OperandError, ProductError
+from fp4lab.instruments.error_rows import LayerErrors, OperandError, ProductError
+from fp4lab.recipes.places import GEMMS, PLACES
 from fp4lab.report.folder import COMPARISON, ERRORS, SUMMARY, run_folder, write_errors
 from fp4lab.report.summary import Failure, Neighbours, RecipeSummary, Summary
 from fp4lab.train.files import write_json
@@ -39,11 +40,10 @@ def recipe(loss: float | None, gap: float | None, **fields: object) -> RecipeSum
 def layer_errors(sqnr_db: float | None) -> LayerErrors:
     operands, products = [], []
     for layer in LAYERS:
-        for gemm, (a, b, product) in GEMMS.items():
-            for operand in (a, b):
-                operands.append(
-                    OperandError(layer, gemm, operand, "nvfp4", 0.07, 0.0, sqnr_db, 1e-2, 0.99, 1.0)
-                )
+        for place in PLACES:
+            figures = (0.07, 0.0, sqnr_db, 1e-2, 0.99, 1.0)
+            operands.append(OperandError(layer, place.gemm, place.label, "nvfp4", *figures))
+        for gemm, product in GEMMS.items():
             worse = None if sqnr_db is None else sqnr_db - (3.0 if "<" in layer else 2.0)
             products.append(ProductError(layer, gemm, product, worse, 1e-2, 0.98, 0.99))
     return LayerErrors(tuple(operands), tuple(products))
