@@ -1,31 +1,30 @@
 """The command line: a table of commands, their arguments, and errors in one line.
 
-A command is a function from its arguments to an exit status. It imports what it needs itself, so
-that `fp4lab --help` starts at once; a new command is a function and a line in `COMMANDS`.
+A command's options and what it does stand in the `command.py` of its room, which is imported when
+the command is given, so that `fp4lab --help` starts at once; a new command is a function here and a
+line in `COMMANDS`.
 
-Exit statuses: 0 done, 2 the input or a file is at fault, 3 training met a NaN or an infinity, 4 the
-run was stopped and can go on. What the user can cause is one line on standard error; any other
-exception is a bug and shows its traceback.
+Exit statuses: 0 done; 1 nothing could be compared, as the baseline or all others failed; 2 the
+input or a file is at fault; 3 training met a NaN or an infinity; 4 the run was stopped and can go
+on; 130 interrupted. What the user can cause is one line on standard error; any other exception is a
+bug and shows its traceback.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import dataclasses
 import errno
 import io
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TypeVar
 
 from fp4lab import __version__
 from fp4lab.errors import InputError, NonFiniteError, unknown
 
-OK, BAD_INPUT, NON_FINITE, STOPPED, INTERRUPTED = 0, 2, 3, 4, 130
+OK, BAD_INPUT, NON_FINITE, INTERRUPTED = 0, 2, 3, 130
+Arguments = TypeVar("Arguments")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,120 +48,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(
-    command: str, fields: dict[str, tuple[Any, Any, str]], arguments: list[str], *, about: str
-) -> Any:
-    """The arguments of a command as an object, by tyro; `--help` prints and exits.
+    command: str, kind: type[Arguments], words: list[str], *, default: Arguments | None = None
+) -> Arguments:
+    """The arguments of a command, by tyro; `--help` prints and exits.
 
-    `fields` gives for each argument its type, its default (`dataclasses.MISSING` if it must be
-    given) and its help. Raises InputError with tyro's message in one line for arguments that do not
-    fit.
+    `kind` is a dataclass: its docstring is the help of the command, those of its fields the help of
+    the options. Raises InputError with tyro's message in one line for words that do not fit.
     """
     import tyro
 
-    entries = [
-        (
-            name,
-            Annotated[kind, tyro.conf.arg(help=text)] if text else kind,
-            dataclasses.field(default=default),
-        )
-        for name, (kind, default, text) in fields.items()
-    ]
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(
-                dataclasses.make_dataclass("Arguments", entries),
-                args=arguments,
-                prog=f"fp4lab {command}",
-                description=about,
-            )
+            parsed = tyro.cli(kind, args=words, prog=f"fp4lab {command}", default=default)
     except SystemExit as stop:
         if stop.code in {0, None}:
             raise
         raise InputError(_one_line(errors.getvalue(), command)) from None
+    assert isinstance(parsed, kind)
+    return parsed
 
 
-def train(arguments: list[str]) -> int:
-    """Train a language model, or go on with the run in its folder."""
-    from tyro.conf import arg
-
-    from fp4lab.train import RunConfig, progress, toml
-    from fp4lab.train import train as run
-    from fp4lab.train.run import default_folder
-
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    first.add_argument("--config", type=Path, nargs="?")
-    file = first.parse_known_args(arguments)[0].config
-    base = RunConfig() if file is None else toml.load(file, RunConfig)
-    given = parse(
-        "train",
-        {
-            "config": (Path | None, None, "TOML file with the config that the options change."),
-            "out": (Path | None, None, "The run's folder; by default one in runs/, by config."),
-            # Without a name, the options of the config stand beside the two above.
-            "run": (Annotated[RunConfig, arg(name="")], base, ""),
-        },
-        arguments,
-        about="Train a language model under a precision recipe. If the run's folder holds the "
-        "same run, it goes on from its newest checkpoint. torchrun -m fp4lab train ... uses "
-        "several processes.",
-    )
-    config = given.run
-    folder = given.out or default_folder(config)
-    is_first = os.environ.get("RANK", "0") == "0"
-    show = progress(config.steps) if is_first else contextlib.nullcontext()
-    with show as on_event:
-        result = run(config, folder=folder, on_event=on_event)
-    if not result.finished:
-        return STOPPED
-    if is_first:
-        loss = "" if result.val_loss is None else f", held-out loss {result.val_loss:.4f} nats"
-        bits = "" if result.bits_per_byte is None else f", {result.bits_per_byte:.4f} bits/byte"
-        print(f"{folder}: {result.steps} steps{loss}{bits}")
-    return OK
-
-
-def evaluate(arguments: list[str]) -> int:
-    """Report the held-out loss of a checkpoint."""
-    from typing import Literal
-
-    from tyro.conf import Positional
-
-    from fp4lab.train import evaluate as run
-
-    given = parse(
-        "eval",
-        {
-            "checkpoint": (
-                Positional[Path],
-                dataclasses.MISSING,
-                "A checkpoint's folder, or a run's folder for its newest checkpoint.",
-            ),
-            "device": (Literal["auto", "cpu", "cuda"], "auto", "Where to evaluate."),
-        },
-        arguments,
-        about="Report the loss on the held-out text, with the run's own config and recipe.",
-    )
-    found = run(given.checkpoint, device=given.device)
-    bits = "" if found.bits_per_byte is None else f", {found.bits_per_byte:.4f} bits/byte"
-    print(f"{found.checkpoint}: held-out loss {found.loss:.4f} nats{bits}")
-    return OK
-
-
-def compare(arguments: list[str]) -> int:
+def compare(words: list[str]) -> int:
     """Compare recipes on one model."""
     from fp4lab.studies import command
 
-    about = command.COMPARE_ABOUT
-    return command.compare(parse("compare", command.COMPARE, arguments, about=about))
+    return command.compare(parse("compare", command.CompareArguments, words))
 
 
-def report(arguments: list[str]) -> int:
+def train(words: list[str]) -> int:
+    """Train a language model, or go on with the run in its folder."""
+    from fp4lab.train import command
+
+    default = command.TrainArguments.before(words)
+    return command.train(parse("train", command.TrainArguments, words, default=default))
+
+
+def evaluate(words: list[str]) -> int:
+    """Report the held-out loss of a checkpoint."""
+    from fp4lab.train import command
+
+    return command.evaluate(parse("eval", command.EvalArguments, words))
+
+
+def report(words: list[str]) -> int:
     """Draw a comparison's report again."""
     from fp4lab.studies import command
 
-    about = command.REPORT_ABOUT
-    return command.redraw(parse("report", command.REPORT, arguments, about=about))
+    return command.redraw(parse("report", command.ReportArguments, words))
 
 
 #: Name, function and one line of help of every command, in the order of the help.

@@ -1,15 +1,13 @@
-"""`fp4lab compare` and `fp4lab report`: their options, and what they do.
-
-The command line parses `COMPARE` and `REPORT` and calls the function beside them with the result.
-"""
+"""`fp4lab compare` and `fp4lab report`: their options, and what they do."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -17,82 +15,71 @@ from tyro.conf import Positional
 from fp4lab import report
 from fp4lab.report import words
 from fp4lab.report.summary import FAILED, Summary
-from fp4lab.studies.comparison import CompareConfig, compare_runs, settings
+from fp4lab.studies.comparison import compare_runs, settings
 from fp4lab.train import RunConfig, toml
 
-Fields = dict[str, tuple[Any, Any, str]]
-
-#: the demo
-DEFAULT_RECIPES = "bf16,nvfp4,mxfp4"
 COMPARED, NOTHING_COMPARED = 0, 1
 
-COMPARE_ABOUT = (
-    "Train one model under several precision recipes, from the same weights, data and seed, and "
-    "report what each costs in loss and where the error arises. A comparison that was interrupted "
-    "goes on where it was."
-)
-COMPARE: Fields = {
-    "recipes": (str, DEFAULT_RECIPES, "Recipes with commas between them: names or TOML files."),
-    "baseline": (str | None, None, "The recipe the others are held against; by default the first."),
-    "seeds": (int, 1, "Runs of each recipe; two or more give confidence intervals."),
-    "steps": (int | None, None, "Updates of the weights in each run; 2050 by default."),
-    "model": (str | None, None, "Preset of the model; gpt-tiny by default."),
-    "data": (str | None, None, '"stdlib", the default, or a folder of text files.'),
-    "batch_size": (int | None, None, "Sequences in one batch; 16 by default."),
-    "learning_rate": (float | None, None, "Peak learning rate; 0.003 by default."),
-    "device": (Literal["auto", "cpu", "cuda"] | None, None, "Where to train."),
-    "config": (Path | None, None, "TOML file of a run, for everything else about training."),
-    "out": (Path | None, None, "Folder of the results; by default one in runs/, by settings."),
-    "jobs": (int | None, None, "Runs at a time; by default one a core."),
-    "confidence": (float, 0.95, "Confidence of the intervals."),
-}  # fmt: skip
 
-REPORT_ABOUT = "Draw the report of a finished comparison again, and print its table."
-REPORT: Fields = {
-    "folder": (Positional[Path], dataclasses.MISSING, "The comparison's folder."),
-}
+@dataclass(frozen=True, kw_only=True)
+class CompareArguments:
+    """Train one model under several precision recipes and report what each costs in loss.
 
+    All start from the same weights and see the same data. The report says where the error arises,
+    too. A comparison that was interrupted goes on where it was.
+    """
 
-class CompareArguments(Protocol):
-    """What parsing `COMPARE` gives."""
-
-    recipes: str
-    baseline: str | None
-    seeds: int
-    steps: int | None
-    model: str | None
-    data: str | None
-    batch_size: int | None
-    learning_rate: float | None
-    device: Literal["auto", "cpu", "cuda"] | None
-    config: Path | None
-    out: Path | None
-    jobs: int | None
-    confidence: float
+    recipes: str = "bf16,nvfp4,mxfp4"
+    """Recipes with commas between them: names or TOML files."""
+    baseline: str | None = None
+    """The recipe the others are held against; by default the first."""
+    seeds: int = 1
+    """Runs of each recipe; two or more give confidence intervals."""
+    steps: int | None = None
+    """Updates of the weights in each run; 2050 by default."""
+    model: str | None = None
+    """Preset of the model; gpt-tiny by default."""
+    data: str | None = None
+    """"stdlib", the default, or a folder of text files."""
+    batch_size: int | None = None
+    """Sequences in one batch; 16 by default."""
+    learning_rate: float | None = None
+    """Peak learning rate; 0.003 by default."""
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    """Where to train; by default on a GPU if there is one."""
+    config: Path | None = None
+    """TOML file of a run, for everything else about training."""
+    out: Path | None = None
+    """Folder of the results; by default one in runs/, by settings."""
+    jobs: int | None = None
+    """Runs at a time; by default one a core."""
+    confidence: float = 0.95
+    """Confidence of the intervals."""
 
 
-class ReportArguments(Protocol):
-    """What parsing `REPORT` gives."""
+@dataclass(frozen=True, kw_only=True)
+class ReportArguments:
+    """Draw the report of a finished comparison again, and print its table."""
 
-    folder: Path
+    folder: Positional[Path]
+    """The comparison's folder."""
 
 
 def compare(given: CompareArguments) -> int:
     """Run the comparison and print what was found; the exit status."""
     run = run_config(given)
-    names = tuple(name.strip() for name in given.recipes.split(",") if name.strip())
-    config = CompareConfig(
-        run=run,
-        recipes=names,
-        baseline=given.baseline,
-        seeds=given.seeds,
-        out=given.out or default_folder(run),
-        jobs=given.jobs,
-        confidence=given.confidence,
-    )
     stderr = Console(stderr=True)
     try:
-        found = compare_runs(config, console=stderr)
+        found = compare_runs(
+            run,
+            [name.strip() for name in given.recipes.split(",") if name.strip()],
+            baseline=given.baseline,
+            seeds=given.seeds,
+            out=given.out or default_folder(run),
+            jobs=given.jobs,
+            confidence=given.confidence,
+            console=stderr,
+        )
     except KeyboardInterrupt:
         stderr.print(
             "interrupted; the same command goes on from the last checkpoints", soft_wrap=True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -107,41 +106,36 @@ def compare(
     return run_study(plan, console=console)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompareConfig:
-    """A comparison of recipes on a language model."""
+def compare_runs(
+    run: RunConfig,
+    recipes: Sequence[str | Recipe],
+    *,
+    baseline: str | None = None,
+    seeds: int = 1,
+    out: str | Path = "runs/compare",
+    jobs: int | None = None,
+    confidence: float = 0.95,
+    console: Console | None = None,
+) -> Comparison:
+    """Train the GPT of a config under several recipes and report the gaps.
 
-    run: RunConfig = field(default_factory=RunConfig)
-    """Model, text and training; its recipe is not used."""
-    recipes: tuple[str, ...] = ("bf16", "nvfp4", "mxfp4")
-    """Names of recipes, or paths of TOML files."""
-    baseline: str | None = None
-    """The recipe that the others are held against; the first if not given."""
-    seeds: int = 1
-    """Runs of each recipe; two or more give confidence intervals."""
-    out: Path = Path("runs/compare")
-    """Folder of the results; an interrupted comparison goes on there."""
-    jobs: int | None = None
-    """Runs at a time; one a core if not given."""
-    confidence: float = 0.95
-    """Confidence of the intervals."""
+    Args:
+        run: model, text and training; its recipe is not used.
+        recipes: and everything else as for `compare`; seeds differ in the order of the data, too.
 
-
-def compare_runs(config: CompareConfig, *, console: Console | None = None) -> Comparison:
-    """Train the GPT of `config.run` under several recipes and report the gaps.
-
-    Raises InputError for unknown names and for a folder that holds something else.
+    Raises:
+        InputError: unknown names, a folder that holds something else.
     """
     refuse_in_child()
-    run, table = config.run, _recipes(config.recipes)
-    seeds = _seeds(run, config.seeds)
-    tasks = {seed: LanguageTask.from_config(dataclasses.replace(run, seed=seed)) for seed in seeds}
+    table = _recipes(recipes)
+    tasks = {
+        seed: LanguageTask.from_config(dataclasses.replace(run, seed=seed))
+        for seed in _seeds(run, seeds)
+    }
     task = tasks[run.seed]
     data = task.identity()
-    size, tokens = (
-        _size(task),
-        run.steps * run.microbatches * run.batch_size * (run.data.sequence_length),
-    )
+    size = _size(task)
+    tokens = run.steps * run.microbatches * run.batch_size * run.data.sequence_length
     ratio = tokens / size
     note = f"Every run sees {ratio:.1f} tokens for each of {size:,} parameters (embeddings apart)."
     if ratio < TOKENS_PER_PARAMETER:
@@ -154,16 +148,16 @@ def compare_runs(config: CompareConfig, *, console: Console | None = None) -> Co
     plan = Plan(
         tasks=tasks,
         recipes=table,
-        baseline=config.baseline or next(iter(table)),
+        baseline=baseline or next(iter(table)),
         config=run,
-        folder=config.out,
+        folder=Path(out),
         settings=settings(run) | {"data.sha256": data["sha256"]},
         facts={
-            "Training": _training_facts(run, config.seeds),
+            "Training": _training_facts(run, seeds),
             "Data": {key.replace("num_", ""): str(value) for key, value in data.items()},
         },
-        jobs=config.jobs,
-        confidence=config.confidence,
+        jobs=jobs,
+        confidence=confidence,
         notes=(note,),
     )
     return run_study(plan, console=console)

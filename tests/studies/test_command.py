@@ -17,7 +17,7 @@ import pytest
 from fp4lab import cli
 from fp4lab.errors import InputError
 from fp4lab.report.summary import Failure
-from fp4lab.studies import CompareConfig, compare_runs
+from fp4lab.studies import compare_runs
 from fp4lab.studies.command import default_folder, exit_status
 from fp4lab.studies.summarize import Finished, Runs, summarize
 from fp4lab.train import DataConfig, ModelConfig, RunConfig, toml
@@ -105,7 +105,7 @@ def test_seeds_change_the_data_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "fp4lab.studies.comparison.run_study", lambda plan, console: plans.append(plan)
     )
     run = dataclasses.replace(TINY, seed=5, data=DataConfig(sequence_length=32))
-    compare_runs(CompareConfig(run=run, seeds=2, out=tmp_path))
+    compare_runs(run, ["bf16", "nvfp4", "mxfp4"], seeds=2, out=tmp_path)
     (plan,) = plans
     assert list(plan.tasks) == [5, 6]
     assert not (plan.tasks[5].batch(0)[0] == plan.tasks[6].batch(0)[0]).all()
@@ -158,7 +158,7 @@ def test_the_default_folder_follows_the_settings() -> None:
 def test_unknown_presets_leave_no_folder(tmp_path: Path) -> None:
     run = dataclasses.replace(TINY, model=ModelConfig(preset="gpt-tny"))
     with pytest.raises(InputError, match="did you mean 'gpt-tiny'"):
-        compare_runs(CompareConfig(run=run, out=tmp_path / "out"))
+        compare_runs(run, ["bf16", "nvfp4", "mxfp4"], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
