@@ -49,9 +49,11 @@ class GPTConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int" and (type(value) is not int or value < 1):
-                raise InputError(f"{field.name}={value!r} must be a whole number of at least 1")
+                raise InputError(f"{field.name}={value!r} is no whole number; give 1 or more")
             if field.type == "float" and not 0 < value < math.inf:
-                raise InputError(f"{field.name}={value!r} must be positive and finite")
+                raise InputError(
+                    f"{field.name}={value!r} must be positive and finite; give such a number"
+                )
         if self.num_heads % self.num_kv_heads:
             raise InputError(
                 f"num_heads={self.num_heads} is not a multiple of num_kv_heads="

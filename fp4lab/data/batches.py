@@ -61,9 +61,9 @@ class TokenBatches:
     ) -> None:
         for argument, value in (("sequence_length", sequence_length), ("batch_size", batch_size)):
             if value < 1:
-                raise InputError(f"{argument}={value!r} must be at least 1")
+                raise InputError(f"{argument}={value!r} is below 1; give 1 or more")
         if not 0 <= seed < 2**64:
-            raise InputError(f"seed={seed!r} must be at least 0 and below 2**64")
+            raise InputError(f"seed={seed!r} is no 64-bit number; give one from 0 to 2^64 - 1")
         self.corpus = corpus
         self.sequence_length = sequence_length
         self.batch_size = batch_size
@@ -83,7 +83,7 @@ class TokenBatches:
     def train(self, index: int) -> Batch:
         """Batch number `index`; a batch at the end of an epoch goes on into the next one."""
         if index < 0:
-            raise InputError(f"index={index} must be at least 0")
+            raise InputError(f"index={index} is below 0; batches count from 0")
         samples = range(index * self.batch_size, (index + 1) * self.batch_size)
         starts = np.array([self._start(sample) for sample in samples])
         return self._windows(self.split.train, starts)

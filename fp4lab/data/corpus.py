@@ -99,7 +99,9 @@ def split(corpus: Corpus, fraction: float) -> Split:
     loss look better than it is. `InputError` unless 0 < fraction <= 0.5.
     """
     if not 0 < fraction <= 0.5:
-        raise InputError(f"validation_fraction={fraction!r} must be above 0 and at most 0.5")
+        raise InputError(
+            f"validation_fraction={fraction!r} is outside (0, 0.5]; give a part such as 0.05"
+        )
     ends = np.cumsum([file.num_bytes for file in corpus.files])
     order = sorted(range(len(corpus.files)), key=lambda index: _name_hash(corpus.files[index]))
     data = np.concatenate(

@@ -172,7 +172,10 @@ class ElementType:
         (-6.0, 1.0)
         """
         if not 0 <= code < 1 << self.bits:
-            raise InputError(f"code={code} does not fit the {self.bits} bits of {self.name!r}")
+            raise InputError(
+                f"code={code} does not fit the {self.bits} bits of {self.name!r}; give one from 0 "
+                f"to {(1 << self.bits) - 1}"
+            )
         sign = -1.0 if code & self.sign_code else 1.0
         magnitude = code & ~self.sign_code
         if magnitude > self.max_code:

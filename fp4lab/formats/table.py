@@ -83,6 +83,7 @@ def _mx(name: str, element: e.ElementType, rule: ScaleRule) -> BlockFormat:
 #: OCP MX formats, block 32, E8M0 scale rounded up so that nothing is clipped; the other scale
 #: rules are `MXFP4.replace(scale_rule=...)`, registered as "mxfp4_floor" and so on
 MXFP4 = _mx("mxfp4", e.E2M1, ScaleRule.ROUND_UP)
+MXFP4_32X32 = register(MXFP4.replace(name="mxfp4_32x32", block=(32, 32)))
 MXFP6_E2M3 = _mx("mxfp6_e2m3", e.E2M3, ScaleRule.ROUND_UP)
 MXFP6_E3M2 = _mx("mxfp6_e3m2", e.E3M2, ScaleRule.ROUND_UP)
 MXFP8_E4M3 = _mx("mxfp8_e4m3", e.E4M3, ScaleRule.ROUND_UP)

@@ -73,6 +73,8 @@ def quantize(x: Tensor, fmt: BlockFormat, **how: Any) -> QuantizedTensor:
 
 def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """The values of a quantized tensor in its logical shape; same as `q.dequantize(dtype)`."""
+    if not isinstance(q, QuantizedTensor):
+        raise InputError(f"q={type(q).__name__} is not a QuantizedTensor; quantize it first")
     return q.dequantize(dtype)
 
 

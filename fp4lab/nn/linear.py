@@ -92,6 +92,11 @@ class Linear(torch.nn.Linear):
         return layer
 
     def _configure(self, recipe: LinearRecipe, layer_name: str, seed: int, ragged: str) -> None:
+        if not isinstance(recipe, LinearRecipe):
+            raise InputError(
+                f"recipe={type(recipe).__name__} of layer {layer_name!r} is no LinearRecipe; give "
+                "the .linear of a Recipe, or convert a model by fp4lab.convert(model, recipe)"
+            )
         self.recipe = recipe
         self.layer_name = layer_name
         self.seed = seed

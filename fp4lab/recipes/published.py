@@ -123,12 +123,10 @@ NVFP4 = _fp4(
     ),
 )
 
-MXFP4_32X32 = formats.register(formats.MXFP4.replace(name="mxfp4_32x32", block=(32, 32)))
-
 MXFP4 = _fp4(
     "mxfp4",
     row=formats.MXFP4,
-    square=MXFP4_32X32,
+    square=formats.MXFP4_32X32,
     hadamard=Hadamard(size=32, signs=0),
     provenance=(
         "arXiv 2509.25149 section 5: the whole methodology of section 4 with MXFP4 in place of "

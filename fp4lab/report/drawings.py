@@ -78,14 +78,14 @@ def _error_drawings(found: Findings) -> Iterator[Drawing]:
         "sqnr",
         "Where the error arises",
         sqnr_map(errors),
-        "Signal to quantization noise of each trained model on its last training batch, against"
-        f" full precision on the same tensors; higher is better. {where}",
+        "Signal to quantization noise of each trained model (of the first seed) on its last"
+        f" training batch, against full precision on the same tensors; higher is better. {where}",
         f"Heat map: SQNR in dB of every layer's operands and products for {names}.",
     )
     yield Drawing(
         "underflow",
         "Underflow",
         share_map(errors, "underflow"),
-        "Percent of an operand's nonzero values that became zero.",
+        "Percent of an operand's nonzero values that became zero, on the same batch.",
         f"Heat map: underflow in percent of every layer's operands for {names}.",
     )

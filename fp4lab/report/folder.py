@@ -17,6 +17,7 @@ from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.report.curves import Curve, read_curve
 from fp4lab.report.summary import Summary
 from fp4lab.train.files import read_json, write_json
+from fp4lab.train.folder import METRICS
 
 SUMMARY = "summary.json"
 ERRORS = "errors.json"
@@ -55,8 +56,7 @@ def read_findings(folder: Path) -> Findings:
         facts=read_json(folder / COMPARISON)["facts"],
         curves={
             name: {
-                seed: read_curve(run_folder(folder, name, seed) / "metrics.jsonl")
-                for seed in seeds[name]
+                seed: read_curve(run_folder(folder, name, seed) / METRICS) for seed in seeds[name]
             }
             for name in summary.order
         },

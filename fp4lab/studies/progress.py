@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from fp4lab.studies.child import Job
+from fp4lab.train.folder import METRICS
 
 LINE_EVERY = 10.0
 
@@ -57,7 +58,7 @@ class RunsProgress:
     def __init__(self, jobs: Sequence[Job], *, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
         self._jobs = jobs
-        self._tails = {job.name: Tail(job.folder / "metrics.jsonl") for job in jobs}
+        self._tails = {job.name: Tail(job.folder / METRICS) for job in jobs}
         self._started = self._spoke = self._since = time.monotonic()
         self._before = self._read()
         self._progress: Progress | None = None

@@ -125,8 +125,8 @@ class DataConfig:
             _at_least("data.eval_windows", self.eval_windows, 1)
         if not 0.0 < self.validation_fraction <= 0.5:
             raise InputError(
-                f"data.validation_fraction={self.validation_fraction} is outside (0, 1); "
-                "give a fraction such as 0.05"
+                f"data.validation_fraction={self.validation_fraction} is outside (0, 0.5]; "
+                "give a part such as 0.05"
             )
 
 

@@ -40,7 +40,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class MeasuredTask(Protocol):
-    """A task that also knows what its loss and its speed mean; every method is optional use."""
+    """A task that knows what its data are and its loss means, by all of these methods."""
 
     def num_tokens(self, batch: Any) -> int:
         """Targets in a batch."""

@@ -92,5 +92,5 @@ def test_many_small_files_are_never_cut_and_one_file_always_is() -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 0.51, 1.0, float("nan")])
 def test_a_fraction_out_of_range_is_an_error(fraction: float) -> None:
-    with pytest.raises(InputError, match=f"validation_fraction={fraction} must be"):
+    with pytest.raises(InputError, match=f"validation_fraction={fraction} is outside"):
         split(make([100])[0], fraction)

@@ -145,6 +145,10 @@ OTHERS: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: fp4lab.cast([1.0], f.E2M1),  # type: ignore[arg-type]
         ["x is a list", "torch.as_tensor"],
     ),
+    "dequantize what is a tensor": (
+        lambda: fp4lab.dequantize(X),  # type: ignore[arg-type]
+        ["q=Tensor", "quantize it"],
+    ),
     "swizzle of floats": (
         lambda: fp4lab.swizzle_128x4(X),
         ["(32, 64)", "torch.float32", "one-byte"],

@@ -21,14 +21,14 @@ TINY = get_preset("gpt-tiny")
         ({"num_kv_heads": 3}, ["num_heads=4", "num_kv_heads=3"]),
         ({"num_kv_heads": 8}, ["num_heads=4", "num_kv_heads=8"]),
         ({"head_dim": 15}, ["head_dim=15", "even"]),
-        ({"dim": 0}, ["dim=0", "at least 1"]),
-        ({"num_blocks": -1}, ["num_blocks=-1", "at least 1"]),
+        ({"dim": 0}, ["dim=0", "1 or more"]),
+        ({"num_blocks": -1}, ["num_blocks=-1", "1 or more"]),
         ({"vocab_size": 256.0}, ["vocab_size=256.0", "whole number"]),
         ({"context_length": True}, ["context_length=True", "whole number"]),
         ({"activation": "relu"}, ["activation='relu'", "relu2"]),
         ({"norm_eps": 0.0}, ["norm_eps=0.0", "positive"]),
-        ({"init_std": float("nan")}, ["init_std=nan", "finite"]),
-        ({"rope_base": float("inf")}, ["rope_base=inf", "finite"]),
+        ({"init_std": float("nan")}, ["init_std=nan", "positive"]),
+        ({"rope_base": float("inf")}, ["rope_base=inf", "positive"]),
     ],
 )
 def test_a_wrong_shape_is_an_error_that_names_it(change: dict[str, Any], words: list[str]) -> None:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import fp4lab
 from fp4lab import formats as f
 from fp4lab import nn, recipes
+from fp4lab.errors import InputError
 from fp4lab.formats import Rounding
 from fp4lab.recipes import Gemm, LinearRecipe, Operand
 
@@ -386,3 +387,8 @@ def test_no_graph_no_gradient() -> None:
     assert torch.equal(y, linear(x))
     with torch.inference_mode():
         assert torch.equal(linear(x), y)
+
+
+def test_a_layer_refuses_the_recipe_of_a_model() -> None:
+    with pytest.raises(InputError, match=r"recipe=Recipe .* give the \.linear"):
+        nn.Linear(16, 16, recipe=recipes.get("nvfp4"))  # type: ignore[arg-type]
