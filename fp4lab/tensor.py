@@ -9,7 +9,10 @@ direction (encode or decode) is what other tools confuse, and an amax has none.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fp4lab import formats
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels import ops
 from fp4lab.specs.plain import from_plain, to_plain
@@ -131,9 +134,6 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
         InputError: a value that is no tensor, or two tensors that would get the same name.
         OSError: the file cannot be written.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     flat: dict[str, Tensor] = {}
     described: dict[str, object] = {}
     for name, tensor in tensors.items():
@@ -150,12 +150,24 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
     beside = Path(f"{path}.part")
     try:
-        save_file(_unshared(flat), str(beside), metadata=metadata)
+        write_file(beside, _unshared(flat), metadata)
         beside.replace(path)
-    except SafetensorError as error:
-        raise OSError(f"cannot write {str(path)!r}: {error}") from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """One safetensors file; OSError where it cannot be written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(tensors, str(path), metadata=metadata)
+    except SafetensorError as error:
+        # safetensors hides the operating system's error in a text of its own
+        match = re.search(r"os error (\d+)", str(error))
+        number = int(match[1]) if match else errno.EIO
+        raise OSError(number, os.strerror(number), str(path)) from None
 
 
 def _add(flat: dict[str, Tensor], name: str, value: object) -> None:
@@ -244,8 +256,4 @@ def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTenso
 
 
 def _by_name(kind: type, name: str) -> object:
-    if kind is BlockFormat:
-        return formats.get(name)
-    if name not in formats.ELEMENTS:
-        raise unknown("element", name, formats.ELEMENTS)
-    return formats.ELEMENTS[name]
+    return formats.get(name) if kind is BlockFormat else formats.get_element(name)

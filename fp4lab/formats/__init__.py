@@ -29,6 +29,7 @@ from fp4lab.formats.elements import (
     UE5M3,
     ElementType,
     Specials,
+    get_element,
 )
 from fp4lab.formats.elements import (
     FP16 as FP16_ELEMENT,
@@ -114,6 +115,7 @@ __all__ = [
     "Specials",
     "Ties",
     "get",
+    "get_element",
     "names",
     "register",
 ]

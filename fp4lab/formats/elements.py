@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, unknown
 
 
 class Specials(IntEnum):
@@ -225,3 +225,10 @@ ELEMENTS: dict[str, ElementType] = {
     e.name: e
     for e in (E2M1, E3M2, E2M3, E4M3, E5M2, E8M0, UE4M3, UE5M3, INT4, E1M2, BF16, FP16, FP32)
 }
+
+
+def get_element(name: str) -> ElementType:
+    """The element type of this name; an unknown name is an InputError with a suggestion."""
+    if name not in ELEMENTS:
+        raise unknown("element", name, ELEMENTS)
+    return ELEMENTS[name]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from fp4lab import formats
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError
 from fp4lab.formats import ELEMENTS, BlockFormat, ElementType
 from fp4lab.recipes import registry
 from fp4lab.recipes.operands import LinearRecipe
@@ -102,7 +102,5 @@ def _by_name(kind: type, name: str) -> object:
     if kind is Recipe:
         return registry.get(name)
     if kind is ElementType:
-        if name not in ELEMENTS:
-            raise unknown("element", name, ELEMENTS)
-        return ELEMENTS[name]
+        return formats.get_element(name)
     raise InputError(f"{name!r} stands where a table with the fields of {kind.__name__} should")

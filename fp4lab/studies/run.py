@@ -17,14 +17,14 @@ from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.instruments.gemm_errors import gemm_errors
 from fp4lab.recipes import Recipe
 from fp4lab.studies.summarize import Finished
-from fp4lab.train import checkpoint as checkpoints
+from fp4lab.train.checkpoint import available
 from fp4lab.train.config import FitConfig
+from fp4lab.train.evaluation import restored
 from fp4lab.train.files import read_json, write_json
 from fp4lab.train.folder import CHECKPOINTS, FitResult
-from fp4lab.train.forward import Forward, reproducible
+from fp4lab.train.forward import reproducible
 from fp4lab.train.loop import fit
 from fp4lab.train.task import Task
-from fp4lab.train.tensors import restore_model
 from fp4lab.train.world import choose_device, join
 
 MEASURES = "measures.json"
@@ -68,12 +68,10 @@ class RecipeRun:
     def _measure(self, folder: Path) -> dict[str, Any]:
         device = choose_device(self.config.device)
         with join(device) as world, reproducible(self.config, device):
-            forward = Forward.build(self.task, self.recipe, self.config, world)
-            path = checkpoints.available(folder / CHECKPOINTS)[-1]
-            saved = checkpoints.load(path)
-            restore_model(forward.model, saved.tensors["model"], saved.state["tied"], source=path)
-            last = saved.step - 1
-            losses = forward.validation_losses(saved.step)
+            path = available(folder / CHECKPOINTS)[-1]
+            forward, step = restored(path, self.task, self.recipe, self.config, world)
+            losses = forward.validation_losses(step)
+            last = step - 1
             batch = forward.batch(last, 0)
             errors = gemm_errors(forward.model, lambda: forward.loss(last, 0, batch))
         return {"batch_losses": losses, "errors": errors.to_json()}

@@ -16,11 +16,10 @@ pickled metadata; a model here fits the memory of one process.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 from torch import Tensor
 
 from fp4lab.errors import InputError
+from fp4lab.tensor import write_file
 from fp4lab.train.files import read_json, sha256, sync, write_json
 
 VERSION = 1
@@ -60,7 +60,9 @@ def save(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     try:
         temporary.mkdir()
         for name, tensors in checkpoint.tensors.items():
-            _write_tensors(temporary / f"{name}.safetensors", tensors)
+            file = temporary / f"{name}.safetensors"
+            write_file(file, tensors, {})
+            sync(file)
         write_json(temporary / "state.json", {"step": checkpoint.step, **checkpoint.state})
         manifest = {
             path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
@@ -153,20 +155,6 @@ def remove(path: Path) -> None:
         doomed = path.with_name(f".{path.name.removeprefix('damaged-')}.{os.getpid()}.tmp")
         path.rename(doomed)
         shutil.rmtree(doomed)
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    try:
-        save_file(dict(tensors), path)
-    except SafetensorError as error:
-        # safetensors hides the operating system's error in a text of its own.
-        match = re.search(r"os error (\d+)", str(error))
-        number = int(match[1]) if match else errno.EIO
-        raise OSError(number, os.strerror(number), str(path)) from None
-    sync(path)
 
 
 def _damaged(path: Path, what: str) -> DamagedCheckpointError:

@@ -22,7 +22,7 @@ from fp4lab.train.forward import Forward, reproducible
 from fp4lab.train.metrics import Event
 from fp4lab.train.task import LanguageTask, MeasuredTask, Task, to_device
 from fp4lab.train.tensors import restore_model
-from fp4lab.train.world import choose_device, join
+from fp4lab.train.world import World, choose_device, join
 
 if TYPE_CHECKING:
     from fp4lab.recipes import Recipe
@@ -55,7 +55,6 @@ def evaluate(
     """
     chosen = _choose(path)
     run = chosen.parent.parent
-    saved = checkpoints.load(chosen)
     config = dataclasses.replace(_config(run, task), device=device)
     if task is None:
         assert isinstance(config, RunConfig)
@@ -63,14 +62,22 @@ def evaluate(
     _check_data(run, task)
     target = choose_device(device)
     with join(target) as world, reproducible(config, target):
-        forward = Forward.build(task, _recipe(run), config, world)
-        state = saved.state["tied"]
-        restore_model(forward.model, saved.tensors["model"], state, source=chosen)
-        losses = forward.validation_losses(saved.step)
+        forward, step = restored(chosen, task, _recipe(run), config, world)
+        losses = forward.validation_losses(step)
         if not losses:
             raise InputError("task has no held-out batches; give one whose validation() has some")
-        event = eval_event(forward, losses, saved.step)
-    return Evaluation(chosen, saved.step, event["loss"], event.get("bits_per_byte"))
+        event = eval_event(forward, losses, step)
+    return Evaluation(chosen, step, event["loss"], event.get("bits_per_byte"))
+
+
+def restored(
+    path: Path, task: Task, recipe: Recipe | None, config: FitConfig, world: World
+) -> tuple[Forward, int]:
+    """The model of a checkpoint, and the updates that were made before it."""
+    saved = checkpoints.load(path)
+    forward = Forward.build(task, recipe, config, world)
+    restore_model(forward.model, saved.tensors["model"], saved.state["tied"], source=path)
+    return forward, saved.step
 
 
 def eval_event(forward: Forward, losses: Sequence[float], step: int) -> Event:

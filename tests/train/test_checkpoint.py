@@ -179,12 +179,12 @@ def test_a_disk_that_refuses_leaves_the_old_checkpoint_and_nothing_new(tmp_path:
 def test_no_space_at_any_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints.save(tmp_path, make(1), keep=1)
 
-    def full(path: Path, _: object) -> None:
+    def full(path: Path, *_: object) -> None:
+        path.write_bytes(b"half")
         if path.name == name:
-            path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(checkpoints, "_write_tensors", full)
+    monkeypatch.setattr(checkpoints, "write_file", full)
     if name.endswith(".json"):
         monkeypatch.setattr(checkpoints, "write_json", full)
     with pytest.raises(OSError, match="No space left on device"):
