@@ -21,15 +21,17 @@ class Hadamard:
     axis, where it cancels: (x S H)(w S H)^T = x w^T.
 
     Raises:
-        InputError: a size that is not a power of two from 1 to 4096, or signs that do not fit.
+        InputError: a size that is not a power of two, or signs that do not fit.
     """
 
     size: int = 16
     signs: tuple[int, ...] | int | None = None
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.size > 4096 or self.size & (self.size - 1):
-            raise InputError(f"size={self.size} of Hadamard is not a power of two from 1 to 4096")
+        if self.size < 1 or self.size & (self.size - 1):
+            raise InputError(
+                f"size={self.size} of Hadamard is not a power of two; give 16, 32 or another one"
+            )
         if self.vector and len(self.vector) != self.size:
             raise InputError(
                 f"signs of Hadamard has {len(self.vector)} entries for size={self.size}; "

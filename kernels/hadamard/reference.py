@@ -10,6 +10,7 @@ there, before amax is taken.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -17,16 +18,28 @@ from torch import Tensor
 
 from fp4lab.errors import InputError
 
+#: largest transform whose matrix is kept (64 MB)
+LARGEST_KEPT = 4096
+
+
+def row(size: int, k: int) -> Tensor:
+    """Row k of H in float32: H_kj = (-1)^(number of ones in k & j)."""
+    # on the CPU whatever the default device: rows are kept
+    h_j = torch.ones(1, dtype=torch.float32, device="cpu")
+    while len(h_j) < size:
+        h_j = torch.cat((h_j, -h_j if k & len(h_j) else h_j))
+    return h_j
+
 
 @cache
 def matrix(size: int, signs: tuple[int, ...]) -> Tensor:
-    """diag(signs) @ H in float32, entries +-1: H_kj = (-1)^(number of ones in k & j)."""
-    entries = [
-        [(signs[k] if signs else 1) * (-1) ** (k & j).bit_count() for j in range(size)]
-        for k in range(size)
-    ]
-    # on the CPU whatever the default device: this is kept
-    return torch.tensor(entries, dtype=torch.float32, device="cpu")
+    """diag(signs) @ H in float32, entries +-1."""
+    return torch.stack(list(_rows(size, signs)))
+
+
+def _rows(size: int, signs: tuple[int, ...]) -> Iterator[Tensor]:
+    for k in range(size):
+        yield row(size, k) * signs[k] if signs else row(size, k)
 
 
 def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int = -1) -> Tensor:
@@ -53,9 +66,9 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
     # k first, so that each term is one pass over long rows
     blocks = x.to(torch.float32).unflatten(dim, (-1, size)).movedim(dim % x.dim() + 1, 0)
     x_kN = blocks.reshape(size, -1)
-    matrix_kj1 = matrix(size, tuple(signs)).to(x.device).unsqueeze(2)
+    signs, kept = tuple(signs), size <= LARGEST_KEPT
     y_jN = torch.zeros_like(x_kN)
-    for k in range(size):
-        y_jN.addcmul_(matrix_kj1[k], x_kN[k])
+    for h_j, x_N in zip(matrix(size, signs) if kept else _rows(size, signs), x_kN, strict=True):
+        y_jN.addcmul_(h_j.to(x.device).unsqueeze(1), x_N)
     y = y_jN.mul_(size**-0.5).view(blocks.shape).movedim(0, dim % x.dim() + 1)
     return y.reshape(x.shape).to(x.dtype)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fp4lab.formats import BlockScale, ElementType, Level, Overflow, Selection, Ties
-from fp4lab.kernels.hadamard.reference import matrix
+from fp4lab.kernels.hadamard.reference import LARGEST_KEPT, matrix
 from fp4lab.kernels.native import library, wants_native
 from fp4lab.kernels.quantize.reference import Quantization, block_sides
 
@@ -89,6 +89,7 @@ def takes(asked: Quantization) -> bool:
         # a narrower input's Hadamard transform is rounded to its own type first
         and (x.dtype == torch.float32 or not asked.is_transformed)
         and asked.shape[1] % asked.hadamard == 0
+        and asked.hadamard <= LARGEST_KEPT
         and wants_native()
         and library(SOURCE) is not None
     )

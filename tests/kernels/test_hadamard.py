@@ -35,6 +35,19 @@ def test_the_transform_is_the_matrix_product(size: int) -> None:
     assert ((hadamard(x, size, signs).view(7, 3, size) - exact).abs() <= bound).all()
 
 
+@pytest.mark.slow
+def test_a_transform_too_large_to_keep_its_matrix() -> None:
+    """Of unit vectors, where it is exact: rows of the matrix."""
+    size, signs = 8192, tuple(Hadamard(8192, 3).vector)
+    x = torch.zeros(3, size)
+    chosen = torch.tensor([0, 4097, 8191])
+    x[torch.arange(3), chosen] = math.sqrt(size)
+    rows = torch.from_numpy(scipy.linalg.hadamard(size, dtype=np.int8)[chosen].astype(np.float32))
+    expected = rows * torch.tensor(signs)[chosen].unsqueeze(1)
+    root = torch.tensor(math.sqrt(size)).float() * torch.tensor(size**-0.5).float()
+    assert torch.equal(hadamard(x, size, signs), expected * root)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_the_transform_without_signs_is_its_own_inverse(size: int) -> None:
     """Exact where all sums are: small integers, and a size whose root is a power of two."""
