@@ -97,6 +97,9 @@ class BlockFormat:
         scale_floor: stored block scales are at least this (0: they may underflow to 0, and the
             block decodes to 0).
         zero_scale: stored scale of an all-zero block.
+        scale_ties: tie rule of the block scale's round-to-nearest (ggml: AWAY).
+        scale_precision: type in which amax/M is computed before it meets S, with DIVIDED
+            (compressed-tensors: that of the tensor, BF16).
         ties: tie rule of the elements' round-to-nearest.
         overflow: what elements beyond the largest become (scaled formats: they saturate).
         selection: 4-over-6 error measure, or NONE.
@@ -124,6 +127,8 @@ class BlockFormat:
     amax_target: float = 0.0
     scale_floor: float = 0.0
     zero_scale: float = 0.0
+    scale_ties: Ties = Ties.EVEN
+    scale_precision: ElementType = FP32
     ties: Ties = Ties.EVEN
     overflow: Overflow = Overflow.SATURATE
     selection: Selection = Selection.NONE
@@ -159,6 +164,7 @@ class BlockFormat:
                 raise InputError(f"{field}={value} of {self.name!r} is not a finite scale >= 0")
         if self.block is not None and self.scale is not None:
             self._check_scale(self.scale)
+            self._check_arithmetic()
             self._check_level(*self.block)
         elif self.level != Level.NONE:
             raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
@@ -179,6 +185,19 @@ class BlockFormat:
             raise InputError(
                 f"scale_rule={self.scale_rule.name} of {self.name!r} with block_scale="
                 f"{self.block_scale.name}: use {' or '.join(rule.name for rule in rules)}"
+            )
+
+    def _check_arithmetic(self) -> None:
+        two_level = self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
+        if self.scale_ties != Ties.EVEN and not two_level:
+            raise InputError(
+                f"scale_ties={self.scale_ties.name} of {self.name!r} needs FOLDED or DIVIDED block "
+                "scales"
+            )
+        if self.scale_precision.mantissa_bits != 23 and self.block_scale != BlockScale.DIVIDED:
+            raise InputError(
+                f"scale_precision={self.scale_precision.name!r} of {self.name!r} needs DIVIDED "
+                "block scales"
             )
 
     def _check_level(self, rows: int, columns: int) -> None:
@@ -284,6 +303,8 @@ class BlockFormat:
             *map(
                 _float_bits, (self.scale_cap, self.amax_target, self.scale_floor, self.zero_scale)
             ),
+            int(self.scale_ties),
+            *_element_ints(self.scale_precision),
             int(self.ties),
             int(self.overflow),
             int(self.selection),
@@ -306,10 +327,12 @@ class BlockFormat:
             amax_target=_float_from(rest[6]),
             scale_floor=_float_from(rest[7]),
             zero_scale=_float_from(rest[8]),
-            ties=Ties(rest[9]),
-            overflow=Overflow(rest[10]),
-            selection=Selection(rest[11]),
-            keep_negative_zero=bool(rest[12]),
+            scale_ties=Ties(rest[9]),
+            scale_precision=_element_from(rest[10:16]),
+            ties=Ties(rest[16]),
+            overflow=Overflow(rest[17]),
+            selection=Selection(rest[18]),
+            keep_negative_zero=bool(rest[19]),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -148,12 +147,3 @@ def _check_noise(
             )
     if column_offset < 0:
         raise InputError(f"column_offset={column_offset} is negative; count columns from 0")
-
-
-def check_space(how: Mapping[str, Any]) -> None:
-    """InputError for a Hadamard transform where result and x are to be compared."""
-    if how.get("hadamard") is not None:
-        raise InputError(
-            f"hadamard={how['hadamard']}: the result would be in another space than x; transform x "
-            "first, or use quantize"
-        )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat
-from fp4lab.functional.arguments import check_space, operator_arguments
-from fp4lab.functional.operations import fake_quantize, largest_code, saturated
+from fp4lab.formats import BlockFormat, Rounding
+from fp4lab.functional.arguments import Ragged, operator_arguments
+from fp4lab.functional.operations import fake_quantized, largest_code, saturated
 
 
 class Error(NamedTuple):
@@ -20,7 +20,7 @@ class Error(NamedTuple):
         relative_mse: sum (q - x)^2 / sum x^2.
         cosine: <q, x> / (|q| |x|).
         gain: <q, x> / <x, x>; below 1 the tensor shrank.
-        underflow: fraction of elements that were not zero and became zero.
+        underflow: fraction of the elements that were not zero which became zero.
         saturation: fraction of elements beyond the largest number of their block.
     """
 
@@ -32,8 +32,20 @@ class Error(NamedTuple):
     saturation: float
 
 
-def error(x: Tensor, fmt: BlockFormat, **how: Any) -> Error:
-    """Quantization error of a tensor (see `Error`); arguments as in `quantize`.
+def error(
+    x: Tensor,
+    fmt: BlockFormat,
+    *,
+    rounding: Rounding = Rounding.NEAREST,
+    noise: Tensor | None = None,
+    stream: int = 0,
+    axis: int = -1,
+    amax: Tensor | None = None,
+    ragged: Ragged = "error",
+    row_ids: Tensor | None = None,
+    column_offset: int = 0,
+) -> Error:
+    """Quantization error of a tensor (see `Error`); arguments as in `fake_quantize`.
 
     An all-zero or empty tensor has no error: infinite SQNR, cosine and gain 1.
 
@@ -42,10 +54,20 @@ def error(x: Tensor, fmt: BlockFormat, **how: Any) -> Error:
     >>> round(error(x, formats.NVFP4).sqnr_db, 1)
     20.4
     """
-    check_space(how)
-    arguments = operator_arguments(x, fmt, **how)
+    arguments = operator_arguments(
+        x,
+        fmt,
+        rounding=rounding,
+        noise=noise,
+        stream=stream,
+        axis=axis,
+        amax=amax,
+        ragged=ragged,
+        row_ids=row_ids,
+        column_offset=column_offset,
+    )
     x_ = x.detach()
-    q = fake_quantize(x_.to(torch.float32), fmt, **how)
+    q = fake_quantized(x_.to(torch.float32), arguments[1:])
     if fmt.block is None or x.numel() == 0:
         return compare(q, x_, saturation=0.0)
     beyond = saturated(x_, arguments[1:], largest_code(fmt))
@@ -75,6 +97,6 @@ def compare(q: Tensor, x: Tensor, *, saturation: float = float("nan")) -> Error:
         relative_mse=ratio.item(),
         cosine=(inner / (power * q_power).sqrt()).item() if q_power > 0 else 0.0,
         gain=(inner / power).item(),
-        underflow=((q64 == 0) & (x64 != 0)).to(torch.float64).mean().item(),
+        underflow=(q64[x64 != 0] == 0).to(torch.float64).mean().item(),
         saturation=saturation,
     )

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError, unknown
-from fp4lab.formats import BlockFormat, ElementType, Overflow, Ties
+from fp4lab.formats import BlockFormat, ElementType, Hadamard, Overflow, Rounding, Ties
 from fp4lab.functional.arguments import (
+    Ragged,
     as_matrix,
     check_float,
-    check_space,
     operator_arguments,
 )
 from fp4lab.kernels import ops
@@ -39,7 +39,20 @@ def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 
     return torch.tensor((*layer_key(seed, layer), step, microbatch))
 
 
-def quantize(x: Tensor, fmt: BlockFormat, **how: Any) -> QuantizedTensor:
+def quantize(
+    x: Tensor,
+    fmt: BlockFormat,
+    *,
+    rounding: Rounding = Rounding.NEAREST,
+    noise: Tensor | None = None,
+    stream: int = 0,
+    axis: int = -1,
+    hadamard: Hadamard | None = None,
+    amax: Tensor | None = None,
+    ragged: Ragged = "error",
+    row_ids: Tensor | None = None,
+    column_offset: int = 0,
+) -> QuantizedTensor:
     """Quantize a tensor to codes, block scales and amax.
 
     Args:
@@ -67,8 +80,21 @@ def quantize(x: Tensor, fmt: BlockFormat, **how: Any) -> QuantizedTensor:
     >>> quantize(torch.arange(32.0).reshape(2, 16), formats.NVFP4)
     QuantizedTensor(nvfp4 2x16, 5.50 bits a value, amax 31, cpu)
     """
-    codes, scales, amax = ops.quantize(*operator_arguments(x, fmt, **how))
-    return QuantizedTensor(codes, scales, amax, fmt, x.shape, how.get("axis", -1))
+    arguments = operator_arguments(
+        x,
+        fmt,
+        rounding=rounding,
+        noise=noise,
+        stream=stream,
+        axis=axis,
+        hadamard=hadamard,
+        amax=amax,
+        ragged=ragged,
+        row_ids=row_ids,
+        column_offset=column_offset,
+    )
+    codes, scales, amax = ops.quantize(*arguments)
+    return QuantizedTensor(codes, scales, amax, fmt, x.shape, axis)
 
 
 def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -78,15 +104,18 @@ def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor
     return q.dequantize(dtype)
 
 
+def fake_quantized(x: Tensor, arguments: tuple[Any, ...]) -> Tensor:
+    """What `fake_quantize` returns, without a gradient; flat arguments after the matrix."""
+    flat: Tensor = ops.fake_quantize(as_matrix(x), *arguments)
+    return (flat.t() if arguments[1] else flat).reshape(x.shape)
+
+
 class _FakeQuantize(torch.autograd.Function):
     """Quantize and dequantize with a straight-through gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, arguments: tuple[Any, ...], largest: int | None) -> Tensor:
-        flat: Tensor = ops.fake_quantize(as_matrix(x), *arguments)
-        if arguments[1]:
-            flat = flat.t()
-        y = flat.reshape(x.shape)
+        y = fake_quantized(x, arguments)
         if largest is not None:
             ctx.save_for_backward(saturated(x, arguments, largest))
         return y
@@ -100,7 +129,18 @@ class _FakeQuantize(torch.autograd.Function):
 
 
 def fake_quantize(
-    x: Tensor, fmt: BlockFormat, *, gradient: Literal["identity", "masked"] = "identity", **how: Any
+    x: Tensor,
+    fmt: BlockFormat,
+    *,
+    gradient: Literal["identity", "masked"] = "identity",
+    rounding: Rounding = Rounding.NEAREST,
+    noise: Tensor | None = None,
+    stream: int = 0,
+    axis: int = -1,
+    amax: Tensor | None = None,
+    ragged: Ragged = "error",
+    row_ids: Tensor | None = None,
+    column_offset: int = 0,
 ) -> Tensor:
     """Quantize and dequantize: the nearest tensor of the format, in x's shape and dtype.
 
@@ -112,7 +152,8 @@ def fake_quantize(
         gradient: the straight-through policy. "identity" passes the gradient unchanged; "masked"
             drops it where x lies beyond the largest number of its block. No gradient flows through
             scales.
-        **how: as in `quantize`, without `hadamard`: the result stands in x's own space.
+        rounding and the rest: as in `quantize`. There is no `hadamard`, for the result stands in
+            x's own space; transform x first.
 
     >>> from fp4lab import formats
     >>> fake_quantize(torch.tensor([0.1, 1.4, 2.6, 6.0] * 4), formats.NVFP4_ONE_LEVEL)[:4]
@@ -120,8 +161,18 @@ def fake_quantize(
     """
     if gradient not in ("identity", "masked"):
         raise unknown("gradient", gradient, ("identity", "masked"))
-    check_space(how)
-    arguments = operator_arguments(x, fmt, **how)[1:]
+    arguments = operator_arguments(
+        x,
+        fmt,
+        rounding=rounding,
+        noise=noise,
+        stream=stream,
+        axis=axis,
+        amax=amax,
+        ragged=ragged,
+        row_ids=row_ids,
+        column_offset=column_offset,
+    )[1:]
     largest = largest_code(fmt) if gradient == "masked" else None
     result: Tensor = _FakeQuantize.apply(x, arguments, largest)  # type: ignore[no-untyped-call]
     return result

@@ -81,7 +81,8 @@ def takes(asked: Quantization) -> bool:
         and type(x) in (Tensor, torch.nn.Parameter)
         and fmt.block is not None
         and fmt.selection == Selection.NONE
-        and fmt.ties == Ties.EVEN
+        and fmt.ties == fmt.scale_ties == Ties.EVEN
+        and fmt.scale_precision.mantissa_bits == 23
         and fmt.overflow == Overflow.SATURATE
         and not fmt.element.is_short_float32
         and not (rounds_scale and fmt.scale is not None and _is_bf16_like(fmt.scale))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, BlockScale, Level, ScaleRule
+from fp4lab.formats import BlockFormat, BlockScale, Level, Overflow, ScaleRule
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX, encode, round_nearest
 
 
@@ -62,10 +62,11 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
     if fmt.block_scale == BlockScale.FOLDED:
         ideal = (block_amax * (outer * (1.0 / largest))).clamp_(max=FLOAT_MAX)
     else:
-        ideal = divided(block_amax, largest).mul_(outer)
+        ratio = divided(block_amax, largest)
+        ideal = round_nearest(ratio, fmt.scale_precision, overflow=Overflow.SPECIAL).mul_(outer)
     if stretch != 1.0:
         ideal = ideal * stretch
-    decode = round_nearest(ideal, fmt.scale)
+    decode = round_nearest(ideal, fmt.scale, fmt.scale_ties)
     if fmt.scale_floor:
         decode = decode.clamp(min=fmt.scale_floor)
     if fmt.zero_scale:

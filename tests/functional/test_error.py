@@ -27,7 +27,7 @@ def test_the_figures_are_those_of_their_definitions(fmt: BlockFormat) -> None:
         assert e.sqnr_db == pytest.approx(10 * math.log10(power / noise), rel=1e-12)
         assert e.cosine == pytest.approx(np.sum(q * a) / math.sqrt(np.sum(q**2) * power), rel=1e-12)
         assert e.gain == pytest.approx(np.sum(q * a) / power, rel=1e-12)
-        assert e.underflow == np.mean((q == 0) & (a != 0))
+        assert e.underflow == np.mean(q[a != 0] == 0)
 
 
 def test_saturation_counts_what_lies_beyond_the_largest_number_of_its_block() -> None:

@@ -63,7 +63,7 @@ def figures(x: Tensor, fmt: BlockFormat, how: dict[str, Any]) -> dict[str, Ratio
     return {
         "relative_mse": ratio((q - x).double().square(), x.double().square()),
         "shrinkage": ratio((x - q).double() * x, x.double().square()),
-        "underflow": ratio((q == 0) & (x != 0), torch.ones_like(x)),
+        "underflow": ratio((q == 0) & (x != 0), x != 0),
     }
 
 
@@ -120,12 +120,55 @@ def test_constants_of_the_normal_distribution(name: str) -> None:
     assert reported.sqnr_db == pytest.approx(-10 * math.log10(reported.relative_mse))
 
 
+def test_what_stochastic_nvfp4_clips() -> None:
+    """3.5 % of the values lie beyond the largest number of their block: its scale rounded down."""
+    x = gaussian()
+    limit = fp4lab.quantize(x, f.NVFP4)
+    largest = 6 * (limit.scales.view(torch.float8_e4m3fn).float() * limit.amax / (6 * 448))
+    beyond = x.abs() > largest.repeat_interleave(16, dim=1) * (1 + 2.0**-21)
+    assert_near(ratio(beyond, torch.ones_like(x)), "3.5", 1e-2, "clipped")
+    assert fp4lab.error(x, f.NVFP4, **SR).saturation == beyond.double().mean().item()
+
+
+def test_a_second_level_for_every_128_values() -> None:
+    """The outer 1x128 scales of arXiv 2510.27527."""
+    measured = figures(gaussian().view(-1, 128), f.NVFP4_ROWWISE, {})
+    assert_near(measured["relative_mse"], "9.01", 1e-3, "outer 1x128")
+
+
+@pytest.mark.parametrize(
+    ("group", "relative_mse", "shrinkage"), [(16, "9.32", "0.0001"), (128, "9.74", "0.0005")]
+)
+def test_ms_eden(group: int, relative_mse: str, shrinkage: str) -> None:
+    """Clipped to nearest, then block scales corrected by <x, x> / <x, q> and rounded at random.
+
+    arXiv 2601.22813, without its rotation, which does not change normal numbers. Made of the
+    public face: formats and casts.
+    """
+    x = gaussian()
+    fmt = CLIPPED.replace(scale_cap=256.0)
+    rounded = fp4lab.quantize(x, fmt)
+    q = rounded.dequantize()
+    inner = (x * q).view(-1, group).sum(dim=1, keepdim=True)
+    correction = x.view(-1, group).square().sum(dim=1, keepdim=True) / inner
+    scales = rounded.scales.view(torch.float8_e4m3fn).float()
+    e4m3 = BlockFormat(name="e4m3 alone", element=f.E4M3)
+    blocks = correction.expand(-1, group // 16).reshape(scales.shape)
+    corrected = fp4lab.fake_quantize(blocks * scales, e4m3, **SR)
+    result = q * (corrected / scales).repeat_interleave(16, dim=1)
+    power = x.double().square()
+    assert_near(ratio((result - x).double().square(), power), relative_mse, 1e-3, "relative MSE")
+    assert_near(ratio((x - result).double() * x, power), shrinkage, 1, "shrinkage")
+
+
 def test_scales_that_clip_nothing_make_stochastic_rounding_unbiased() -> None:
     """ "3/4-floor" of MXFP4: the scale rounded up for 3/4 x, which leaves values up to 6."""
     measured = figures(gaussian() * 0.75, f.MXFP4, SR)
     assert abs(measured["shrinkage"].value) <= 5 * measured["shrinkage"].error
     assert_near(measured["relative_mse"], "28.2", 1e-3, "stochastic")
-    assert_near(figures(gaussian() * 0.75, f.MXFP4, {})["relative_mse"], "13.87", 1e-3, "nearest")
+    nearest = figures(gaussian() * 0.75, f.MXFP4, {})
+    assert_near(nearest["relative_mse"], "13.87", 1e-3, "nearest")
+    assert_near(nearest["shrinkage"], "0.0089", 1, "nearest")
     clipped = figures(gaussian(), f.NVFP4, SR)["shrinkage"]
     assert clipped.value > 10 * clipped.error
 

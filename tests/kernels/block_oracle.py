@@ -129,7 +129,10 @@ def two_level(
         if fmt.block_scale == BlockScale.FOLDED:
             ideal = np.minimum(block_amax * (S * f32(1 / float(largest))), LIMIT)
         else:
-            ideal = block_amax / largest * S
+            ratio = block_amax / largest
+            if fmt.scale_precision.mantissa_bits != 23:
+                ratio = rounded(ratio, fmt.scale_precision, overflow=Overflow.SPECIAL)
+            ideal = ratio * S
         ideal = ideal * f32(stretch)
         scale = stored(ideal, fmt)
         scale = np.maximum(scale, f32(fmt.scale_floor))
@@ -169,7 +172,7 @@ def stored(ideal: F32, fmt: BlockFormat) -> F32:
     assert fmt.scale is not None
     if fmt.scale.mantissa_bits == 23:
         return ideal
-    return rounded(ideal, fmt.scale)
+    return rounded(ideal, fmt.scale, fmt.scale_ties)
 
 
 def exponent(amax: float, fmt: BlockFormat) -> int:
