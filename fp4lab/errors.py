@@ -19,6 +19,14 @@ class NonFiniteError(RuntimeError):
     """Training met a NaN or an infinity; the message names the step, the layer and the tensor."""
 
 
+def expect(argument: str, value: object, kind: type, cure: str, *, optional: bool = False) -> None:
+    """InputError unless the value is of the kind, or None where it is optional."""
+    if not isinstance(value, kind) and not (optional and value is None):
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 and "\n" not in shown else type(value).__name__
+        raise InputError(f"{argument}={shown} is not a {kind.__name__}; {cure}")
+
+
 def unknown(argument: str, value: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not in a table, with the nearest known name as the cure."""
     names = sorted(known)

@@ -27,7 +27,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, expect
 from fp4lab.formats.elements import FP32, ElementType, Specials
 from fp4lab.formats.rounding import Overflow, Ties
 
@@ -135,9 +135,26 @@ class BlockFormat:
     keep_negative_zero: bool = False
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._validate()
         # torch.compile cannot trace the lock of a cached property: make these here
         _ = self.ints, self.amax_factor
+
+    def _check_types(self) -> None:
+        cure = f"use one of fp4lab.formats, in {self.name!r}"
+        for field in ("element", "scale", "scale_precision"):
+            value = getattr(self, field)
+            expect(field, value, ElementType, cure, optional=field == "scale")
+        for field, kind in (
+            ("scale_rule", ScaleRule),
+            ("block_scale", BlockScale),
+            ("level", Level),
+            ("scale_ties", Ties),
+            ("ties", Ties),
+            ("overflow", Overflow),
+            ("selection", Selection),
+        ):
+            expect(field, getattr(self, field), kind, cure)
 
     def _validate(self) -> None:
         if not self.element.signed or not self.element.has_zero or self.element.bits > 16:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError, expect, unknown
 from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level, Rounding
 
 Ragged: TypeAlias = Literal["error", "pad"]
@@ -77,10 +77,8 @@ def operator_arguments(
     column_offset: int = 0,
 ) -> tuple[Any, ...]:
     """The flat arguments of an operator (`fp4lab.kernels.ops`), checked."""
-    if not isinstance(fmt, BlockFormat):
-        raise InputError(
-            f"fmt={fmt!r} is not a BlockFormat; use one from fp4lab.formats or formats.get(name)"
-        )
+    expect("fmt", fmt, BlockFormat, "use one from fp4lab.formats, or formats.get(name)")
+    expect("hadamard", hadamard, Hadamard, "use formats.Hadamard(size), or None", optional=True)
     if axis not in (-1, -2):
         raise InputError(f"axis={axis} is neither -1 (blocks along rows) nor -2 (along columns)")
     matrix = as_matrix(x)
@@ -115,6 +113,9 @@ def _check_amax(amax: Tensor | None, fmt: BlockFormat, num_rows: int) -> None:
             f"amax of shape {tuple(amax.shape)} and dtype {amax.dtype}: format {fmt.name!r} needs "
             f"floats of shape ({expected},)"
         )
+    on_cpu = amax.device.type == "cpu" and not torch.compiler.is_compiling()
+    if on_cpu and bool((amax < 0).any()):
+        raise InputError(f"amax={amax.min().item()} is negative; give the largest magnitude")
 
 
 def _check_noise(
@@ -124,8 +125,7 @@ def _check_noise(
     column_offset: int,
     num_rows: int,
 ) -> None:
-    if not isinstance(rounding, Rounding):
-        raise InputError(f"rounding={rounding!r} is not a Rounding; use fp4lab.formats.Rounding")
+    expect("rounding", rounding, Rounding, "use one of fp4lab.formats.Rounding")
     if rounding != Rounding.NEAREST and noise is None:
         raise InputError(
             f"noise=None with rounding={rounding.value!r}: stochastic rounding needs "

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError, expect, unknown
 from fp4lab.formats import BlockFormat, ElementType, Hadamard, Overflow, Rounding, Ties
 from fp4lab.functional.arguments import (
     Ragged,
@@ -280,8 +280,7 @@ def cast(
     tensor([448., 448., nan, nan])
     """
     check_float(x, "x")
-    if not isinstance(element, ElementType):
-        raise InputError(f"element={element!r} is not an ElementType; use one of fp4lab.formats")
+    expect("element", element, ElementType, "use one of fp4lab.formats, such as E2M1")
     if not element.has_zero or not element.signed:
         raise InputError(f"element={element.name!r} holds scales only; use it in a BlockFormat")
     return _minifloat.round_nearest(x.to(torch.float32), element, ties, overflow)

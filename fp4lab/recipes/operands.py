@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, expect
 from fp4lab.formats import BlockFormat, Hadamard, Level, Rounding
 from fp4lab.recipes.places import FPROP_W, FPROP_X, GEMMS, PLACES, TENSORS, Place
 from fp4lab.recipes.tables import html_table, text_table
@@ -51,6 +51,10 @@ class Operand:
     source: Source = Source.HIGH_PRECISION
 
     def __post_init__(self) -> None:
+        expect("format", self.format, BlockFormat, "use formats.get(name)", optional=True)
+        expect("hadamard", self.hadamard, Hadamard, "use formats.Hadamard(size)", optional=True)
+        expect("rounding", self.rounding, Rounding, "use one of formats.Rounding")
+        expect("source", self.source, Source, "use one of recipes.Source")
         if self.format is None and self.rounding != Rounding.NEAREST:
             raise InputError(
                 f"rounding={self.rounding.value!r} with format=None: nothing is rounded; "
@@ -88,6 +92,8 @@ class Gemm:
     b: Operand = Operand()
 
     def __post_init__(self) -> None:
+        for side in ("a", "b"):
+            expect(side, getattr(self, side), Operand, "use recipes.Operand(format=..)")
         if self.a.hadamard != self.b.hadamard:
             raise InputError(
                 f"hadamard of a={self.a.hadamard} and of b={self.b.hadamard} do not cancel in the "
@@ -109,6 +115,8 @@ class LinearRecipe:
     wgrad: Gemm = Gemm()
 
     def __post_init__(self) -> None:
+        for gemm in GEMMS:
+            expect(gemm, getattr(self, gemm), Gemm, "use recipes.Gemm(a=.., b=..)")
         for place, operand in self.operands().items():
             if operand.source != Source.FORWARD:
                 continue

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Literal
 
 from fp4lab import formats
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError, expect, unknown
 from fp4lab.recipes import techniques, view
 from fp4lab.recipes.operands import LinearRecipe
 from fp4lab.recipes.rules import Blocks, Layer, Resolved, Rule
@@ -47,6 +47,7 @@ class Switch:
             raise unknown("part", self.part, _PARTS)
         if self.at != "decay" and (not isinstance(self.at, int) or self.at < 0):
             raise InputError(f"at={self.at!r} of a switch should be a step from 0, or 'decay'")
+        expect("to", self.to, Recipe, "use recipes.get(name)")
         if self.to.schedule:
             raise InputError(
                 f"to={self.to.name!r} of a switch has a schedule; list all switches in one recipe"
@@ -81,6 +82,13 @@ class Recipe:
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable():
             raise InputError(f"name={self.name!r} of a recipe should be one printable line")
+        cure = "use recipes.LinearRecipe.uniform(fmt), or .linear of another recipe"
+        expect("linear", self.linear, LinearRecipe, cure, optional=True)
+        expect("fprop_from", self.fprop_from, Recipe, "use recipes.get(name)", optional=True)
+        for field, kind in (("rules", Rule), ("schedule", Switch)):
+            expect(field, getattr(self, field), tuple, f"give a tuple of {kind.__name__}")
+            for item in getattr(self, field):
+                expect(field, item, kind, f"give a tuple of {kind.__name__}")
         if self.linear is None and not self.rules:
             raise InputError(f"recipe {self.name!r} says nothing; give linear or rules")
         if self.fprop_from is not None and (self.fprop_from.schedule or self.fprop_from.fprop_from):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError, expect, unknown
 from fp4lab.recipes.operands import LinearRecipe
 
 _ENDS = ("first", "last")
@@ -94,6 +94,9 @@ class Rule:
     optional: bool = False
 
     def __post_init__(self) -> None:
+        expect("pattern", self.pattern, str, "give a glob over names of layers, such as '*.mlp.*'")
+        expect("blocks", self.blocks, Blocks, "use recipes.Blocks(..)", optional=True)
+        expect("use", self.use, LinearRecipe, "use recipes.get(name).linear", optional=True)
         if not all(self.pattern.split("|")):
             raise InputError(
                 f"pattern={self.pattern!r} of a rule has an empty part, which matches nothing; use "

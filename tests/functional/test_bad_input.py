@@ -76,6 +76,8 @@ QUANTIZE: dict[str, tuple[tuple[Any, ...], dict[str, Any], list[str]]] = {
         {"amax": torch.ones(1)},
         ["amax", "(1,)", "(32,)"],
     ),
+    "negative amax": ((X, f.NVFP4), {"amax": torch.tensor([-1.0])}, ["amax=-1.0", "magnitude"]),
+    "transform by size": ((X, f.NVFP4), {"hadamard": 16}, ["hadamard=16", "formats.Hadamard"]),
     "amax as a number": ((X, f.NVFP4), {"amax": 1.0}, ["amax", "float", "torch.as_tensor"]),
     "amax of integers": (
         (X, f.NVFP4),
@@ -199,6 +201,20 @@ def test_element_types(name: str) -> None:
 
 
 FORMATS: dict[str, tuple[BlockFormat, dict[str, Any], list[str]]] = {
+    "element by name": (f.NVFP4, {"element": "e2m1"}, ["element='e2m1'", "ElementType", "formats"]),
+    "scale by name": (f.NVFP4, {"scale": "e4m3"}, ["scale='e4m3'", "ElementType"]),
+    "level by name": (f.NVFP4, {"level": "tensor"}, ["level='tensor'", "Level"]),
+    "rule by name": (f.MXFP4, {"scale_rule": "floor"}, ["scale_rule='floor'", "ScaleRule"]),
+    "ties of MX scales": (
+        f.MXFP4,
+        {"scale_ties": f.Ties.AWAY},
+        ["scale_ties=AWAY", "FOLDED or DIVIDED"],
+    ),
+    "precision of folded scales": (
+        f.NVFP4,
+        {"scale_precision": f.BF16_ELEMENT},
+        ["scale_precision='bf16'", "DIVIDED"],
+    ),
     "block without scale": (f.NVFP4, {"scale": None}, ["scale=None", "give both"]),
     "scale without block": (f.NVFP4, {"block": None}, ["block=None", "give both"]),
     "level without block": (f.BF16, {"level": f.Level.TENSOR}, ["level", "set block and scale"]),

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from fp4lab import formats
+from fp4lab import formats, recipes
 from fp4lab.errors import InputError
 from fp4lab.formats import Hadamard, Rounding
-from fp4lab.recipes import Gemm, LinearRecipe, Operand, Source
+from fp4lab.recipes import Gemm, LinearRecipe, Operand, Recipe, Rule, Source
 from fp4lab.recipes.operands import is_symmetric
 from fp4lab.recipes.places import DGRAD_DY, FPROP_W, FPROP_X, PLACES, WGRAD_DY
 
@@ -127,3 +127,26 @@ def test_a_rotated_reused_copy_cannot_be_detached():
     old = LinearRecipe(fprop=Gemm(a=SQUARE, b=ROW), wgrad=wgrad)
     with pytest.raises(InputError, match=r"wgrad\.b needs the copy of X"):
         LinearRecipe().with_backward_of(old)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Operand(format="nvfp4"), ["format='nvfp4'", "formats.get"]),
+        (lambda: Operand(hadamard=16), ["hadamard=16", "Hadamard(size)"]),
+        (lambda: Operand(format=formats.NVFP4, rounding="sr"), ["rounding='sr'", "Rounding"]),
+        (lambda: Gemm(a=formats.NVFP4), ["a=BlockFormat", "recipes.Operand"]),
+        (lambda: LinearRecipe(fprop=ROW), ["fprop=Operand", "recipes.Gemm"]),
+        (lambda: Rule(use="bf16"), ["use='bf16'", "recipes.get(name).linear"]),
+        (lambda: Rule(use=recipes.get("bf16")), ["use=Recipe", "LinearRecipe"]),
+        (lambda: Rule(pattern=None), ["pattern=None", "glob"]),
+        (lambda: Recipe(name="mine", linear=formats.NVFP4), ["linear=BlockFormat", "uniform"]),
+        (lambda: Recipe(name="mine", rules=[Rule()]), ["rules=", "tuple of Rule"]),
+        (lambda: recipes.get("nvfp4").switch("bf16", at=3), ["to='bf16'", "recipes.get"]),
+    ],
+)
+def test_what_is_no_object_of_its_kind_is_an_error(make, words):
+    with pytest.raises(InputError) as caught:
+        make()
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert "\n" not in str(caught.value)
