@@ -50,7 +50,8 @@ def check_ragged(
     if hadamard is not None and shape[1] % hadamard.size:
         raise InputError(
             f"{what}: {shape[1]} values along the blocks are not a multiple of the Hadamard size "
-            f"{hadamard.size}; choose a smaller size or leave the layer out"
+            f"{hadamard.size}; append zeros (in a layer: ragged='pad'), choose a smaller size, or "
+            "leave the layer out"
         )
     if ragged == "pad" or fmt.block is None:
         return

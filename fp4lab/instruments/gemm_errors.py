@@ -158,13 +158,13 @@ class _LayerGemms:
         )
         result, again, new_fmt = self._quantized(operand, copy, place)
         saturation = (again if new_fmt else figures).saturation
-        reference = _transformed(operand, stored, place.dim)
+        reference = self._transformed(operand, stored, place.dim)
         return result, compare(result, reference, saturation=saturation), new_fmt or fmt
 
     def _quantized(
         self, operand: Operand, stored: Tensor, place: Place
     ) -> tuple[Tensor, Error, BlockFormat | None]:
-        x = _transformed(operand, stored, place.dim)
+        x = self._transformed(operand, stored, place.dim)
         if operand.format is None:
             return x, compare(x, x, saturation=0.0), None
         how: dict[str, Any] = {
@@ -177,10 +177,12 @@ class _LayerGemms:
         quantized = fake_quantize(x.to(torch.float32), operand.format, **how)
         return quantized, error(x, operand.format, **how), operand.format
 
-
-def _transformed(operand: Operand, stored: Tensor, dim: int) -> Tensor:
-    transform = operand.hadamard
-    return stored if transform is None else hadamard(stored, transform.size, transform.vector, dim)
+    def _transformed(self, operand: Operand, stored: Tensor, dim: int) -> Tensor:
+        transform = operand.hadamard
+        if transform is None:
+            return stored
+        whole = gemms.complete(stored, transform, dim=dim, ragged=self.how.ragged)
+        return hadamard(whole, transform.size, transform.vector, dim)
 
 
 def _plain(figures: Error) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 
 from fp4lab.errors import InputError
 from fp4lab.functional import check_ragged
+from fp4lab.nn.gemms import missing
 from fp4lab.nn.linear import Linear
 from fp4lab.nn.report import Action, ConversionReport, Row
 from fp4lab.nn.survey import Found, survey
@@ -124,7 +125,8 @@ def _check_features(found: Found, linear: LinearRecipe, ragged: str) -> None:
     for place, operand in linear.operands().items():
         if operand.format is not None:
             rows, columns = shapes[place.tensor]
-            shape = (columns, rows) if place.transposed else (rows, columns)
+            across, along = (columns, rows) if place.transposed else (rows, columns)
+            shape = (across, along + missing(along, operand.hadamard, ragged))
             what = f"layer {found.name!r}"
             check_ragged(shape, operand.format, operand.hadamard, ragged, what)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat
+from fp4lab.formats import BlockFormat, Hadamard
 from fp4lab.functional import check_ragged
 from fp4lab.kernels import ops
 from fp4lab.kernels.matmul.reference import epilogue_alpha
@@ -61,10 +61,10 @@ def prepare(
         stream: noise stream.
         transposed: contract x's rows instead of its columns.
     """
-    transform = operand.hadamard
+    transform, dim = operand.hadamard, 0 if transposed else 1
+    x = complete(x, transform, dim=dim, ragged=how.ragged)
     if operand.format is None:
         if transform is not None:
-            dim = 0 if transposed else 1
             x = ops.hadamard(x, transform.size, transform.vector, dim)
         values = x.to(torch.float32)
         return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
@@ -84,6 +84,22 @@ def prepare(
         None,
     )
     return Prepared(values, epilogue, operand.format)
+
+
+def missing(extent: int, transform: Hadamard | None, ragged: str) -> int:
+    """Zeros that a contracted axis lacks to whole Hadamard blocks; 0 where none are to be added.
+
+    Both operands get them before the transform, so the product stays as it is.
+    """
+    return -extent % transform.size if transform is not None and ragged == "pad" else 0
+
+
+def complete(x: Tensor, transform: Hadamard | None, *, dim: int, ragged: str) -> Tensor:
+    """A matrix with the zeros that its contracted dimension lacks."""
+    zeros = missing(x.shape[dim], transform, ragged)
+    if zeros == 0:
+        return x
+    return torch.nn.functional.pad(x, (0, zeros) if dim == 1 else (0, 0, 0, zeros))
 
 
 def product(a: Prepared, b: Prepared) -> Tensor:

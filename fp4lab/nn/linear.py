@@ -36,7 +36,8 @@ class Linear(torch.nn.Linear):
         recipe: what each operand becomes; `LinearRecipe()` leaves all as they are.
         layer_name: part of the key of the rounding noise; two layers should not share it.
         seed: the other part.
-        ragged: "error", or "pad" to complete blocks with zeros where a dimension does not fit.
+        ragged: "error", or "pad" to complete blocks (and Hadamard blocks) with zeros where a
+            dimension does not fit.
         device: as in torch.nn.Linear.
         dtype: of the parameters.
 

@@ -207,3 +207,14 @@ def test_json_round_trip(make: Callable[[], LinearRecipe]) -> None:
     assert {(row.gemm, row.operand) for row in errors.operands} == {
         (place.gemm, place.label) for place in PLACES
     }
+
+
+def test_tokens_that_do_not_fill_a_hadamard_block() -> None:
+    recipe = recipes.get("nvfp4").linear
+    model = Linear(24, 40, recipe=recipe, ragged="pad")
+    x = torch.randn(17, 24, requires_grad=True)
+    errors = gemm_errors(model, lambda: model(x).square().mean())
+    assert [row.operand for row in errors.operands] == [place.label for place in PLACES]
+    for row in (*errors.operands, *errors.products):
+        assert row.sqnr_db is not None
+        assert row.sqnr_db > 10, row

@@ -492,3 +492,12 @@ def test_the_report_as_html():
     assert "<td>blocks.0-2.up</td>" in html
     with pytest.raises(AttributeError):
         report.recipe = "other"
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "fp8_block"])
+def test_padding_reaches_the_backward_of_every_recipe(name: str) -> None:
+    """A last batch of 17 tokens, and features that fit no block."""
+    model = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.Linear(40, 24))
+    convert(model, recipes.get(name), ragged="pad")
+    model(torch.randn(17, 24)).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

@@ -332,16 +332,29 @@ def test_dimensions_that_do_not_fit_name_the_layer() -> None:
         y.sum().backward()
 
 
-def test_padded_dimensions_contribute_nothing() -> None:
+TRANSFORMED = Operand(hadamard=Hadamard(16))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        LinearRecipe.uniform(f.NVFP4),
+        recipes.get("nvfp4").linear,
+        recipes.get("mxfp4").linear,
+        recipes.get("nvfp4+rht32").linear,
+        LinearRecipe(wgrad=Gemm(a=TRANSFORMED, b=TRANSFORMED)),
+    ],
+    ids=["uniform", "nvfp4", "mxfp4", "rht32", "only transformed"],
+)
+def test_padded_dimensions_contribute_nothing(recipe: LinearRecipe) -> None:
     """Edge case B28: the layer with every side padded by hand gives the same numbers."""
-    recipe = LinearRecipe.uniform(f.NVFP4)
     linear = layer(recipe, (K, N), bias=False, ragged="pad")
     wide = layer(recipe, (64, 32), bias=False)
     with torch.no_grad():
         wide.weight.copy_(F.pad(linear.weight, (0, 64 - K, 0, 32 - N)))
     x, dy = torch.randn(M, K), torch.randn(M, N)
     results = run(linear, x, dy)
-    padded = run(wide, F.pad(x, (0, 64 - K, 0, 48 - M)), F.pad(dy, (0, 32 - N, 0, 48 - M)))
+    padded = run(wide, F.pad(x, (0, 64 - K, 0, 64 - M)), F.pad(dy, (0, 32 - N, 0, 64 - M)))
     for small, large in zip(results, padded, strict=True):
         assert torch.equal(small, large[: small.shape[0], : small.shape[1]])
         assert not large[small.shape[0] :].any()
