@@ -211,7 +211,7 @@ def _hadamard_fake(x: Tensor, size: int, signs: list[int], dim: int) -> Tensor:
 
 @torch.library.register_fake("fp4lab::matmul", lib=_library)
 def _matmul_fake(a: Tensor, b: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
-    return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.float32)
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=_matmul.result_dtype(a, b))
 
 
 quantize = torch.ops.fp4lab.quantize.default

@@ -5,8 +5,9 @@
     wgrad   dW_NK = dY_MN^T X_MK       contracts M, the tokens
 
 Every operand is quantized along the axis that its product contracts, from the tensor itself or
-from the copy that fprop multiplied. Products run in float32 with the second-level scales in the
-epilogue (`fp4lab.kernels.matmul.reference`). Nothing here has state: rounding noise comes in as an
+from the copy that fprop multiplied. Products run in float32 (in float64 where both operands are
+float64 that is not quantized) with the second-level scales in the epilogue
+(`fp4lab.kernels.matmul.reference`). Nothing here has state: rounding noise comes in as an
 int64 `[4]` tensor, of which each of the six operands has a stream of its own.
 """
 
@@ -66,7 +67,7 @@ def prepare(
     if operand.format is None:
         if transform is not None:
             x = ops.hadamard(x, transform.size, transform.vector, dim)
-        values = x.to(torch.float32)
+        values = widened(x)
         return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
     shape = (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
     check_ragged(shape, operand.format, transform, how.ragged, f"layer {how.layer!r}")
@@ -84,6 +85,11 @@ def prepare(
         None,
     )
     return Prepared(values, epilogue, operand.format)
+
+
+def widened(x: Tensor) -> Tensor:
+    """What is not quantized enters a product in float32, or as float64."""
+    return x if x.dtype == torch.float64 else x.to(torch.float32)
 
 
 def missing(extent: int, transform: Hadamard | None, ragged: str) -> int:
@@ -112,7 +118,7 @@ def product(a: Prepared, b: Prepared) -> Tensor:
 def forward_copy(x: Tensor, operand: Operand, how: How, *, stream: int) -> Tensor:
     """The dequantized float32 copy of X or W that fprop multiplied."""
     if operand.format is None:
-        return x.to(torch.float32)
+        return widened(x)
     copy: Tensor = ops.fake_quantize(
         x.to(torch.float32),
         operand.format.ints,

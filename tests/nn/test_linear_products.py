@@ -65,7 +65,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
         return torch.func.functional_call(linear, {"weight": weight, "bias": bias}, (x,))
 
     arguments = (x, linear.weight, linear.bias)
-    assert torch.autograd.gradcheck(function, arguments, eps=0.5, atol=1e-5, rtol=0)
+    assert torch.autograd.gradcheck(function, arguments, eps=0.5, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("name", NAMES)

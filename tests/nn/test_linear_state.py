@@ -199,6 +199,21 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(name: str) -> None:
     assert equal(gradients(linear), whole)
 
 
+def test_accumulated_float64_gradients_of_a_layer_without_quantization() -> None:
+    """Edge case B55, where the sums are not exact: 128 products and sums, each within 2^-53."""
+    linear = nn.Linear(64, 32).double()
+    x, dy = torch.randn(128, 64).double(), torch.randn(128, 32).double()
+    linear(x).backward(dy)
+    assert linear.weight.grad is not None
+    whole = linear.weight.grad.clone()
+    linear.zero_grad()
+    for rows in torch.arange(128).split(32):
+        linear(x[rows]).backward(dy[rows])
+    bound = 2 * 130 * 2.0**-53 * (dy.abs().t() @ x.abs())
+    assert ((linear.weight.grad - whole).abs() <= bound).all()
+    assert ((whole - dy.t() @ x).abs() <= bound).all()
+
+
 def test_with_a_scale_per_tensor_the_operand_is_the_microbatch() -> None:
     """Edge case B55: then the largest value of one microbatch does not reach the others."""
     linear = nn.Linear(64, 32, recipe=LinearRecipe.uniform(f.NVFP4))
