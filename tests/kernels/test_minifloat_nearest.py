@@ -43,7 +43,9 @@ ML_DTYPES = {
 
 @pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("ties", Ties)
-@pytest.mark.parametrize("element", SMALL + USER_TYPES, ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "element", [*SMALL, f.BF16_ELEMENT, f.FP16_ELEMENT, *USER_TYPES], ids=lambda e: e.name
+)
 def test_every_bf16_rounds_as_defined(element: ElementType, ties: Ties, overflow: Overflow) -> None:
     x = every_bf16()
     if not element.signed:

@@ -87,3 +87,11 @@ def test_presets_run_at_their_context_length(name: str) -> None:
 )
 def test_published_sizes(name: str, embedding: bool, low: float, high: float) -> None:
     assert low <= on_meta(name).num_parameters(embedding=embedding) <= high
+
+
+def test_the_ablation_model_of_the_nvfp4_paper() -> None:
+    """arXiv 2509.25149, appendix A.3, field by field."""
+    config = get_preset("gpt-1.2b-nemotron")
+    assert (config.num_blocks, config.dim, config.hidden_dim) == (20, 2048, 6144)
+    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (16, 8, 128)
+    assert (config.context_length, config.activation, config.tied_head) == (8192, "relu2", False)

@@ -6,7 +6,7 @@ from fp4lab import formats, recipes
 from fp4lab.errors import InputError
 from fp4lab.formats import Hadamard, Rounding, ScaleRule
 from fp4lab.recipes import LinearRecipe, Operand, Recipe, Source
-from fp4lab.recipes.places import DGRAD_DY, DGRAD_W, FPROP_W, FPROP_X, WGRAD_DY, WGRAD_X
+from fp4lab.recipes.places import DGRAD_DY, DGRAD_W, FPROP_W, FPROP_X, PLACES, WGRAD_DY, WGRAD_X
 from fp4lab.recipes.published import PUBLISHED
 
 BF16 = LinearRecipe.uniform(formats.BF16)
@@ -67,10 +67,52 @@ def test_mx_scales_are_rounded_up():
         assert rules == {ScaleRule.ROUND_UP}
 
 
-def test_gradients_of_fp8_tensor_are_e5m2():
-    linear = recipes.get("fp8_tensor").linear
-    assert linear.dgrad.a.format == linear.wgrad.a.format == formats.FP8_TENSOR_E5M2
-    assert linear.fprop.a.format == linear.fprop.b.format == formats.FP8_TENSOR_E4M3
+def test_mxfp4_is_section_5_of_the_paper():
+    row, sr, rht = formats.MXFP4, Rounding.STOCHASTIC_8, Hadamard(32, 0)
+    assert (row.element, row.block, row.scale) == (formats.E2M1, (1, 32), formats.E8M0)
+    assert recipes.get("mxfp4").linear.operands() == {
+        FPROP_X: Operand(format=row),
+        FPROP_W: Operand(format=row.replace(name="mxfp4_32x32", block=(32, 32))),
+        DGRAD_DY: Operand(format=row, rounding=sr),
+        DGRAD_W: Operand(source=Source.FORWARD),
+        WGRAD_DY: Operand(format=row, rounding=sr, hadamard=rht),
+        WGRAD_X: Operand(format=row, hadamard=rht),
+    }
+
+
+def test_fp8_recipes_are_those_of_transformer_engine_and_deepseek():
+    e4m3, e5m2 = formats.get("fp8_tensor_e4m3"), formats.get("fp8_tensor_e5m2")
+    x, dy, reused = Operand(format=e4m3), Operand(format=e5m2), Operand(source=Source.FORWARD)
+    assert recipes.get("fp8_tensor").linear.operands() == {
+        FPROP_X: x, FPROP_W: x, DGRAD_DY: dy, DGRAD_W: reused, WGRAD_DY: dy, WGRAD_X: reused,
+    }  # fmt: skip
+    row = Operand(format=formats.get("fp8_1x128_e4m3"))
+    square = Operand(format=formats.get("fp8_128x128_e4m3"))
+    assert recipes.get("fp8_block").linear.operands() == {
+        FPROP_X: row, FPROP_W: square, DGRAD_DY: row, DGRAD_W: reused, WGRAD_DY: row, WGRAD_X: row,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "fmt"), [("mxfp8", "mxfp8_e4m3"), ("nvfp4_base", "nvfp4")])
+def test_recipes_of_one_format_quantize_every_operand_to_nearest(name, fmt):
+    operands = recipes.get(name).linear.operands()
+    assert operands == dict.fromkeys(PLACES, Operand(format=formats.get(fmt)))
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "kept"),
+    [
+        ("nvfp4_last4", 20, {16, 17, 18, 19}),
+        ("nvfp4_first2_last8", 62, {0, 1, *range(54, 62)}),
+        ("nvfp4_last8", 52, set(range(44, 52))),
+    ],
+)
+def test_the_paper_s_lists_of_blocks_in_high_precision(name, blocks, kept):
+    recipe = recipes.get(name)
+    found = {b for b in range(blocks) if recipe.resolve("mlp.up", b, blocks).linear == BF16}
+    assert found == kept
+    rest = {recipe.resolve("mlp.up", b, blocks).linear for b in set(range(blocks)) - kept}
+    assert rest == {recipes.get("nvfp4").linear}
 
 
 def test_registration():
