@@ -50,9 +50,10 @@ class ConversionReport:
         counts: dict[str, int] = {}
         for row in self.rows:
             counts[row.action] = counts.get(row.action, 0) + 1
-        return f"recipe {self.recipe}: " + ", ".join(
-            f"{n} {action}" for action, n in counts.items()
-        )
+        differ = sum(row.linear is not None and row.linear.weights_differ for row in self.rows)
+        note = f"; in {differ} dgrad rounds W anew, along another axis than fprop" if differ else ""
+        parts = ", ".join(f"{n} {action}" for action, n in counts.items())
+        return f"recipe {self.recipe}: {parts}{note}"
 
     def __str__(self) -> str:
         return f"{self.summary}\n{text_table(_HEADER, _cells(self.rows))}"

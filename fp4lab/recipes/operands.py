@@ -160,6 +160,15 @@ class LinearRecipe:
         """Whether any operand is cast to 8 bits or fewer."""
         return any(operand.is_quantized for operand in self.operands().values())
 
+    @property
+    def weights_differ(self) -> bool:
+        """Whether dgrad multiplies other values of W than fprop did, as blocks along N give."""
+        forward, backward = self.fprop.b, self.dgrad.b
+        if backward.source == Source.FORWARD:
+            return backward.format is not None and not is_symmetric(backward.format)
+        plain = forward.rounding == Rounding.NEAREST and forward.hadamard is None
+        return not (backward == forward and plain and is_symmetric(forward.format))
+
     def detached(self, place: Place) -> Operand:
         """The operand made from high precision, so that fprop may change and it does not.
 

@@ -60,6 +60,9 @@ def _default(recipe: Recipe) -> LinearRecipe | None:
 
 
 def _notes(recipe: Recipe) -> Iterator[str]:
+    default = _default(recipe)
+    if default is not None and default.weights_differ:
+        yield "  W is rounded anew in dgrad, along another axis: other values than in fprop"
     for rule in recipe.rules:
         optional = " (if there are any)" if rule.optional else ""
         yield f"  layers {rule}{optional}: {short(rule.use)}"

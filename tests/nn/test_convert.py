@@ -501,3 +501,13 @@ def test_padding_reaches_the_backward_of_every_recipe(name: str) -> None:
     convert(model, recipes.get(name), ragged="pad")
     model(torch.randn(17, 24)).square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_the_report_says_where_dgrad_has_another_weight() -> None:
+    """Edge case B53."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    report = convert(model, recipes.get("nvfp4_base"))
+    assert report.summary.endswith(
+        "2 converted; in 2 dgrad rounds W anew, along another axis than fprop"
+    )
+    assert "anew" not in convert(model, recipes.get("nvfp4")).summary

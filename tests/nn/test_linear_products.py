@@ -359,3 +359,16 @@ def test_padded_dimensions_contribute_nothing(recipe: LinearRecipe) -> None:
         assert torch.equal(small, large[: small.shape[0], : small.shape[1]])
         assert not large[small.shape[0] :].any()
         assert not large[:, small.shape[1] :].any()
+
+
+def test_clipped_values_keep_their_gradient() -> None:
+    """Edge case B49: the policy of layers is `identity`; dX does not depend on X."""
+    recipe = LinearRecipe.uniform(f.get("mxfp4_floor"))
+    linear = layer(recipe, (64, 32), bias=False)
+    x = torch.linspace(-7.9, 7.9, 32 * 64).view(32, 64)
+    assert fp4lab.error(x, f.get("mxfp4_floor")).saturation > 0.1
+    dy = torch.randn(32, 32)
+    _, clipped, _ = run(linear, x, dy)
+    _, unclipped, _ = run(linear, torch.ones(32, 64), dy)
+    assert torch.equal(clipped, unclipped)
+    assert clipped[x.abs() > 7].any()

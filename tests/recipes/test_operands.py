@@ -150,3 +150,24 @@ def test_what_is_no_object_of_its_kind_is_an_error(make, words):
         make()
     assert all(word in str(caught.value) for word in words), caught.value
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "differ"),
+    [
+        ("bf16", False),
+        ("nvfp4", False),
+        ("mxfp4", False),
+        ("fp8_tensor", False),
+        ("fp8_block", False),
+        ("mxfp8", True),
+        ("nvfp4_base", True),
+        ("nvfp4-2d", True),
+    ],
+)
+def test_whether_both_passes_multiply_one_weight(name, differ):
+    """Edge case B53: one-dimensional blocks give dgrad another weight than fprop."""
+    recipe = recipes.get(name)
+    assert recipe.linear.weights_differ == differ
+    assert ("rounded anew in dgrad" in str(recipe)) == differ
+    assert not LinearRecipe().weights_differ
