@@ -63,7 +63,8 @@ def quantize(
         stream: number of the operand in its layer; other numbers give independent noise.
         axis: -1: blocks run along the last dimension; -2: along the flattened others.
         hadamard: transform along the blocks before quantization (the result stays transformed).
-        amax: second-level amax to use (`[1]`, or one per row) instead of x's own.
+        amax: second-level amax to use (`[1]`, or one per row, at least 0) instead of x's own, which
+            is that of the transform after it was rounded to x's dtype.
         ragged: "error", or "pad": incomplete blocks are filled with zeros that decode to nothing.
         row_ids, column_offset: global row numbers `[M]` and first column, for sharded noise.
 

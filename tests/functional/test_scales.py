@@ -147,7 +147,8 @@ def test_power_of_two_fp8_scales_of_exact_powers(element: str) -> None:
 def test_the_amax_of_a_transformed_bf16_tensor_is_that_of_the_rounded_transform() -> None:
     """Edge case B15: the transform is rounded to bf16, and amax is taken after that.
 
-    So the golden arrays have it. A largest magnitude before the rounding is nowhere kept.
+    So the golden arrays have it. That of the float32 transform is given as an argument, and then
+    kept and used.
     """
     transform = f.Hadamard(16, f.NVFP4_SIGNS)
     differed = False
@@ -155,7 +156,13 @@ def test_the_amax_of_a_transformed_bf16_tensor_is_that_of_the_rounded_transform(
         x = torch.randn(32, 64, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
         q = fp4lab.quantize(x, f.NVFP4, hadamard=transform)
         assert q.amax == hadamard(x, 16, f.NVFP4_SIGNS).abs().max().float()
-        differed |= bool(q.amax != hadamard(x.float(), 16, f.NVFP4_SIGNS).abs().max())
+        unrounded = hadamard(x.float(), 16, f.NVFP4_SIGNS).abs().max().view(1)
+        differed |= bool(q.amax != unrounded)
+        other = fp4lab.quantize(x, f.NVFP4, hadamard=transform, amax=unrounded)
+        assert other.amax == unrounded
+        by_hand = fp4lab.quantize(hadamard(x, 16, f.NVFP4_SIGNS), f.NVFP4, amax=unrounded)
+        assert torch.equal(other.scales, by_hand.scales)
+        assert torch.equal(other.codes, by_hand.codes)
     assert differed
 
 
