@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define FLOAT_MAX 3.4028234663852886e38f
+/* results hold this NaN and no other: the sign of a computed one depends on the processor */
+#define THE_NAN float_of(0x7FC00000u)
 enum { FOLDED, DIVIDED, POWER_OF_TWO, ENCODE };
 enum { NEAREST, FLOOR, CEIL, ROUND_UP, EVEN };
 enum { LEVEL_NONE, LEVEL_TENSOR, LEVEL_ROW };
@@ -278,7 +280,8 @@ static void output_factors(const plan_t *p, int64_t A, int64_t B, const float *a
     for (int64_t c = begin; c < end; c++) {                                       \
         float v = in[c] * (MULTIPLIER);                                           \
         if (!keep) v += 0.0f;                                                     \
-        out[c] = (ROUND) * (FACTOR);                                              \
+        float q = (ROUND) * (FACTOR);                                             \
+        out[c] = q == q ? q : THE_NAN;                                            \
     }
 #define RUNS(ROUND)                                                               \
     do {                                                                          \

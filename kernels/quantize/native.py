@@ -18,6 +18,7 @@ from fp4lab.formats import BlockScale, ElementType, Level, Overflow, Selection, 
 from fp4lab.kernels.hadamard.reference import LARGEST_KEPT, matrix
 from fp4lab.kernels.native import library, wants_native
 from fp4lab.kernels.quantize.reference import Quantization, block_sides
+from fp4lab.kernels.quantize.scales import positive_nan
 
 SOURCE = Path(__file__).with_name("cpu.c")
 
@@ -149,7 +150,7 @@ def quantize(asked: Quantization, result: Result) -> Quantized:
     )
     if failed:
         raise MemoryError(f"no memory to quantize a matrix of shape {tuple(x.shape)}")
-    return Quantized(values, decode, amax)
+    return Quantized(values, positive_nan(decode), positive_nan(amax))
 
 
 def _element(e: ElementType) -> _Element:

@@ -144,18 +144,18 @@ def quantize_blocks(
     x_RrCc = blocked(x_MK, fmt)
     noise = None if noise_MK is None else blocked(noise_MK, fmt)
     if fmt.block is None:
-        return Encoded(_round(x_RrCc, fmt, noise), None, x_MK.new_zeros(0))
+        return Encoded(positive_nan(_round(x_RrCc, fmt, noise)), None, x_MK.new_zeros(0))
     block_amax = amax_of_blocks(x_RrCc)
     if amax is None:
         amax = tensor_amax(block_amax, fmt)
-    amax = amax.to(torch.float32)
+    amax = positive_nan(amax.to(torch.float32))
     outer = amax.view(-1, 1, 1, 1) if fmt.level != Level.NONE else x_MK.new_ones(())
     if fmt.selection != Selection.NONE:
         values, decode_R1C1 = _four_over_six(x_RrCc, block_amax, outer, fmt, noise)
     else:
         scales = block_scales(block_amax, outer, fmt)
         values, decode_R1C1 = _scaled(x_RrCc, scales, fmt, noise), scales.decode
-    return Encoded(values, decode_R1C1, amax)
+    return Encoded(positive_nan(values), positive_nan(decode_R1C1), amax)
 
 
 def _scaled(x_RrCc: Tensor, scales: Scales, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
@@ -227,7 +227,7 @@ def encoded(asked: Quantization) -> Encoded:
 
 def codes_and_scales(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
-    values = positive_nan(unblocked(quantized.values_RrCc, shape)).contiguous()
+    values = unblocked(quantized.values_RrCc, shape).contiguous()
     codes = encode(values, fmt.element)
     if fmt.packed:
         codes = pack_nibbles(codes)
@@ -255,7 +255,7 @@ def dequantized(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) ->
     if scale is not None:
         if fmt.level != Level.NONE:
             scale = (scale * quantized.amax.view(-1, 1, 1, 1)).mul_(1.0 / fmt.amax_factor)
-        values = values * scale
+        values = positive_nan(values * scale)
     return unblocked(values, shape)
 
 
@@ -269,7 +269,7 @@ def operand(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tup
     if scale is None:
         return unblocked(values, shape), values.new_zeros(0)
     if not fmt.whole_rows:
-        values = values * scale
+        values = positive_nan(values * scale)
     return unblocked(values, shape), epilogue(scale[:, 0, :, 0], quantized.amax, fmt, shape[0])
 
 

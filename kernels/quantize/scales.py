@@ -118,7 +118,7 @@ def _encode_first(block_amax: Tensor, fmt: BlockFormat) -> Scales:
 def stored(decode: Tensor, fmt: BlockFormat) -> Tensor:
     """Block scales as they are kept: bytes of the scale type, or float32."""
     assert fmt.scale is not None
-    return decode if fmt.scale.mantissa_bits == 23 else encode(positive_nan(decode), fmt.scale)
+    return decode if fmt.scale.mantissa_bits == 23 else encode(decode, fmt.scale)
 
 
 def positive_nan(x: Tensor) -> Tensor:
