@@ -12,7 +12,13 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """An argument, a file or a name that cannot be used as given."""
+    """An argument, a file or a name that cannot be used as given.
+
+    >>> from fp4lab import formats
+    >>> formats.get("nvpf4")
+    Traceback (most recent call last):
+    fp4lab.errors.InputError: format='nvpf4' is not known; did you mean 'nvfp4'?
+    """
 
 
 class NonFiniteError(RuntimeError):

@@ -46,6 +46,11 @@ class QuantizedTensor:
         format: the block format.
         shape: logical shape; all dimensions before the last are flattened to rows.
         axis: -1, or -2 when blocks run along the rows: the stored matrix is then the transpose.
+
+    >>> import fp4lab
+    >>> q = fp4lab.quantize(torch.arange(64.0).reshape(2, 2, 16), formats.NVFP4)
+    >>> q.codes.shape, q.scales.shape, q.amax, q.nbytes
+    (torch.Size([4, 8]), torch.Size([4, 1]), tensor([63.]), 40)
     """
 
     codes: Tensor
@@ -82,7 +87,11 @@ class QuantizedTensor:
         return self.codes, self.scales, self.amax
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The values, in the logical shape (computed in float32, then rounded to dtype)."""
+        """The values, in the logical shape (computed in float32, then rounded to dtype).
+
+        Raises:
+            InputError: dtype is not a floating-point one.
+        """
         if not dtype.is_floating_point:
             raise InputError(f"dtype={dtype} cannot hold the values; use a floating-point dtype")
         matrix: Tensor = ops.dequantize(*self.parts(), self.format.ints, self.matrix_shape[1])
@@ -133,6 +142,12 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     Raises:
         InputError: a value that is no tensor, or two tensors that would get the same name.
         OSError: the file cannot be written.
+
+    >>> import fp4lab
+    >>> w = fp4lab.quantize(torch.ones(16, 32), formats.NVFP4)
+    >>> save({"w": w, "bias": torch.zeros(16)}, "layer.safetensors")
+    >>> load("layer.safetensors")["w"].equal(w)
+    True
     """
     flat: dict[str, Tensor] = {}
     described: dict[str, object] = {}
@@ -191,11 +206,17 @@ def _unshared(flat: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
-    """Read what `save` wrote.
+    """Read what `save` wrote, onto the CPU.
 
     Raises:
         InputError: not a safetensors file, another convention, or a missing or misshapen part (its
             key is named).
+        OSError: the file cannot be read.
+
+    >>> import fp4lab
+    >>> save({"w": fp4lab.quantize(torch.ones(16, 32), formats.MXFP8_E4M3)}, "w.safetensors")
+    >>> load("w.safetensors")
+    {'w': QuantizedTensor(mxfp8_e4m3 16x32, 8.25 bits a value, cpu)}
     """
     from safetensors import SafetensorError, safe_open
 

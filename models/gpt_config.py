@@ -27,6 +27,11 @@ class GPTConfig:
     `num_kv_heads < num_heads` is grouped-query attention. `init_std` is the standard deviation of
     every weight matrix but the two that write to the residual stream, see `GPT.reset_parameters`.
     Raises `InputError` for a shape that cannot be built.
+
+    >>> from dataclasses import replace
+    >>> wide = replace(get_preset("gpt-tiny"), hidden_dim=256)
+    >>> wide.dim, wide.hidden_dim
+    (64, 256)
     """
 
     vocab_size: int

@@ -20,7 +20,11 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file of a corpus: its name there, its size and the SHA-256 of its bytes."""
+    """One file of a corpus: its name there, its size and the SHA-256 (hex) of its bytes.
+
+    >>> Corpus.from_files("one", [("a.txt", b"abc")]).files[0]
+    TextFile(name='a.txt', num_bytes=3, sha256='ba7816bf...')
+    """
 
     name: str
     num_bytes: int
@@ -32,6 +36,9 @@ class Corpus:
     """The bytes of some files, one after the other, as a read-only uint8 array.
 
     Make one with `Corpus.from_files`, or with a function of `fp4lab.data.sources`.
+
+    >>> Corpus.from_files("two", [("a.txt", b"ab"), ("b.txt", b"c")]).data
+    array([97, 98, 99], dtype=uint8)
     """
 
     name: str
@@ -80,6 +87,11 @@ class Split:
     """A corpus in two parts without a common byte; `held_out` names the files of `validation`.
 
     `cut_file` is the one file that begins in `train` and ends in `validation`, if there is one.
+
+    >>> corpus = Corpus.from_files("one", [("a.txt", bytes(100))])
+    >>> parts = split(corpus, 0.05)
+    >>> len(parts.train), len(parts.validation), parts.cut_file
+    (95, 5, 'a.txt')
     """
 
     train: Bytes
@@ -97,6 +109,10 @@ def split(corpus: Corpus, fraction: float) -> Split:
     Otherwise (a single file, a few large ones) one file is cut, its end is held out, and
     `cut_file` says so: its two parts share their style and their subject, which makes the held-out
     loss look better than it is. `InputError` unless 0 < fraction <= 0.5.
+
+    >>> files = [("a.txt", b"a" * 90), ("b.txt", b"b" * 10)]
+    >>> split(Corpus.from_files("two", files), 0.1).held_out
+    ('b.txt',)
     """
     if not 0 < fraction <= 0.5:
         raise InputError(

@@ -20,7 +20,11 @@ TEXT_SUFFIXES = frozenset(
 def load(source: str) -> Corpus:
     """The corpus that `source` names: "stdlib", or the path of a folder or a file.
 
-    A folder that is itself called stdlib is "./stdlib".
+    A folder that is itself called stdlib is "./stdlib". Errors as `standard_library` and `folder`.
+
+    >>> _ = Path("notes.txt").write_bytes(b"Some text.")
+    >>> load("notes.txt")
+    Corpus(name='notes.txt', num_bytes=10, files=1)
     """
     return standard_library() if source == "stdlib" else folder(source)
 
@@ -57,6 +61,11 @@ def folder(path: str | Path) -> Corpus:
     every file whose suffix is in `TEXT_SUFFIXES`; hidden files and folders (.git, .venv) and linked
     folders are passed over. Everything is read into memory. `InputError` if the path does not exist
     or holds no text.
+
+    >>> Path("texts").mkdir()
+    >>> _ = Path("texts/a.md").write_bytes(b"Text."), Path("texts/b.bin").write_bytes(b"no text")
+    >>> folder("texts")
+    Corpus(name='texts', num_bytes=5, files=1)
     """
     root = Path(path)
     if root.is_file():

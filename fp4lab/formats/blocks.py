@@ -33,11 +33,19 @@ from fp4lab.formats.rounding import Overflow, Ties
 
 
 class ScaleRule(IntEnum):
-    """How the ideal block scale amax/M becomes a stored one."""
+    """How the ideal block scale amax/M becomes a stored one.
 
-    #: to the nearest value of the scale type, halves as `Ties.EVEN` says
+    All but NEAREST give powers of two. Below, `emax` is the exponent of the largest element.
+
+    >>> import torch, fp4lab
+    >>> formats = [fp4lab.formats.MXFP4.replace(scale_rule=rule) for rule in ScaleRule]
+    >>> [fp4lab.fake_quantize(torch.full((32,), 7.0), fmt)[0].item() for fmt in formats]
+    [6.0, 6.0, 8.0, 8.0, 8.0]
+    """
+
+    #: to the nearest value of the scale type, halves as the format's `scale_ties` says
     NEAREST = 0
-    #: 2^(floor(log2 amax) - emax): OCP MX v1.0; may clip values in the top quarter of the range
+    #: 2^(floor(log2 amax) - emax): OCP MX v1.0; clips values above M (E2M1: 6 to 8 times 2^k)
     FLOOR = 1
     #: 2^(ceil(log2 amax) - emax)
     CEIL = 2
@@ -92,8 +100,8 @@ class BlockFormat:
         scale_cap: the largest block scale that the second level aims at (448; 256 leaves room for
             4-over-6); 0 means the scale type's largest value.
         amax_target: the element value that a block's amax is mapped to (`M` above); 0 means the
-            largest element. Below it nothing is clipped when scales round down (16/17 of 6 for
-            unbiased stochastic NVFP4), above it the largest values are.
+            largest element. A smaller one leaves room, so that a scale rounded down clips nothing
+            (16/17 of 6 for unbiased stochastic NVFP4); a larger one clips the largest values.
         scale_floor: stored block scales are at least this (0: they may underflow to 0, and the
             block decodes to 0).
         zero_scale: stored scale of an all-zero block.

@@ -166,7 +166,7 @@ class ElementType:
         return self.max_code + 1 if self.specials == Specials.IEEE else None
 
     def decode(self, code: int) -> float:
-        """The number a code stands for, as a Python float.
+        """The number a code stands for, as a Python float; InputError for a code that is too wide.
 
         >>> E2M1.decode(0b1111), E8M0.decode(127)
         (-6.0, 1.0)
@@ -190,7 +190,11 @@ class ElementType:
         return sign * mantissa * 2.0 ** (exponent - self.bias - self.mantissa_bits)
 
     def values(self) -> tuple[float, ...]:
-        """The number of every code, in code order (8 bits at most are listed)."""
+        """The number of every code, in code order; InputError for types of more than 8 bits.
+
+        >>> E2M1.values()[:8]
+        (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+        """
         if self.bits > 8:
             raise InputError(f"{self.name!r} has 2^{self.bits} codes; only 8 bits are listed")
         return tuple(self.decode(code) for code in range(1 << self.bits))
@@ -228,7 +232,11 @@ ELEMENTS: dict[str, ElementType] = {
 
 
 def get_element(name: str) -> ElementType:
-    """The element type of this name; an unknown name is an InputError with a suggestion."""
+    """The element type of this name; an unknown name is an InputError with a suggestion.
+
+    >>> get_element("e4m3").max_value
+    448.0
+    """
     if name not in ELEMENTS:
         raise unknown("element", name, ELEMENTS)
     return ELEMENTS[name]

@@ -9,7 +9,13 @@ from enum import Enum, IntEnum
 
 
 class Ties(IntEnum):
-    """Where round-to-nearest puts a value exactly halfway between two neighbours."""
+    """Where round-to-nearest puts a value exactly halfway between two neighbours.
+
+    >>> import torch, fp4lab
+    >>> x = torch.tensor([1.75, 2.5])
+    >>> [fp4lab.cast(x, fp4lab.formats.E2M1, ties=ties).tolist() for ties in Ties]
+    [[2.0, 2.0], [2.0, 3.0], [1.5, 2.0]]
+    """
 
     #: to the neighbour whose last digit is even; between two powers of two, which have no other
     #: digit, to the larger (IEEE 754; hardware `cvt.rn`)
@@ -21,7 +27,13 @@ class Ties(IntEnum):
 
 
 class Overflow(IntEnum):
-    """What a magnitude beyond the largest finite number becomes. NaN stays NaN either way."""
+    """What a magnitude beyond the largest finite number becomes. NaN stays NaN either way.
+
+    >>> import torch, fp4lab
+    >>> x = torch.tensor([1e9])
+    >>> [fp4lab.cast(x, fp4lab.formats.E5M2, overflow=overflow).item() for overflow in Overflow]
+    [57344.0, inf]
+    """
 
     #: the largest finite number, infinity included (satfinite)
     SATURATE = 0
@@ -36,6 +48,13 @@ class Rounding(Enum):
     probability `floor(2^bits * f) / 2^bits`: `STOCHASTIC_8` is what Blackwell's `cvt.rs` does with
     8 random bits an element (a bias toward zero of at most 1/256 of a step, half that on average),
     `STOCHASTIC_32` is unbiased to 2^-32.
+
+    >>> import torch, fp4lab
+    >>> x, noise = torch.full((64, 64), 1 + 2**-9), fp4lab.noise_state(0)
+    >>> how = {"rounding": Rounding.STOCHASTIC_8, "noise": noise}
+    >>> q = fp4lab.fake_quantize(x, fp4lab.formats.BF16, **how)  # 1/4 of the way up
+    >>> q.unique().tolist(), round((q > 1).float().mean().item(), 2)
+    ([1.0, 1.0078125], 0.25)
     """
 
     NEAREST = "nearest"

@@ -18,7 +18,15 @@ _FORMATS: dict[str, BlockFormat] = {}
 
 
 def register(fmt: BlockFormat) -> BlockFormat:
-    """Make a format known by its name; the same name with other fields is refused."""
+    """Make a format known by its name, for files and the command line; returns it.
+
+    Raises:
+        InputError: the name is taken by a format with other fields.
+
+    >>> mine = register(NVFP4.replace(name="nvfp4_1x32", block=(1, 32)))
+    >>> get("nvfp4_1x32") is mine
+    True
+    """
     known = _FORMATS.setdefault(fmt.name, fmt)
     if known != fmt:
         raise InputError(
@@ -28,7 +36,11 @@ def register(fmt: BlockFormat) -> BlockFormat:
 
 
 def get(name: str) -> BlockFormat:
-    """The registered format of this name; an unknown name is an InputError with a suggestion."""
+    """The registered format of this name; an unknown name is an InputError with a suggestion.
+
+    >>> get("mxfp8_e4m3_floor").scale_rule
+    <ScaleRule.FLOOR: 1>
+    """
     try:
         return _FORMATS[name]
     except KeyError:
@@ -36,7 +48,11 @@ def get(name: str) -> BlockFormat:
 
 
 def names() -> list[str]:
-    """Names of all registered formats."""
+    """Names of all registered formats, sorted.
+
+    >>> [name for name in names() if name.startswith("mxfp4")]
+    ['mxfp4', 'mxfp4_32x32', 'mxfp4_ceil', 'mxfp4_even', 'mxfp4_floor', 'mxfp4_nearest']
+    """
     return sorted(_FORMATS)
 
 

@@ -18,10 +18,18 @@ class Hadamard:
 
     `signs` is None (no signs), a fixed vector of `size` entries +-1, or a seed from which one fixed
     vector is drawn. Both operands of a GEMM must carry the same transform along the contracted
-    axis, where it cancels: (x S H)(w S H)^T = x w^T.
+    axis, where it cancels: (x S H)(w S H)^T = x w^T. H is Sylvester's, of +-1.
 
     Raises:
         InputError: a size that is not a power of two, or signs that do not fit.
+
+    It spreads an outlier over its block:
+
+    >>> import torch, fp4lab
+    >>> x = torch.tensor([[8.0] + [0.0] * 15])
+    >>> q = fp4lab.quantize(x, fp4lab.formats.NVFP4, hadamard=Hadamard(16))
+    >>> q.dequantize()[0, :4]
+    tensor([2., 2., 2., 2.])
     """
 
     size: int = 16

@@ -1,7 +1,7 @@
-"""The functional face: quantize, dequantize, fake_quantize, scaled_matmul, error, noise_state.
+"""The functional face: quantize, multiply, cast and compare tensors; noise and scale layouts.
 
-All functions take tensors of any strides and leading dimensions, in float16, bfloat16, float32 or
-float64 (converted to float32 first), and see a tensor as the matrix of its last dimension: leading
+What is quantized may have any strides and leading dimensions, in float16, bfloat16, float32 or
+float64 (rounded to float32 first), and is seen as the matrix of its last dimension: leading
 dimensions are flattened to rows. `axis=-2` lets blocks run along those rows instead.
 """
 

@@ -44,7 +44,23 @@ def as_matrix(x: Tensor) -> Tensor:
 def check_ragged(
     shape: tuple[int, int], fmt: BlockFormat, hadamard: Hadamard | None, ragged: str, what: str
 ) -> None:
-    """InputError unless whole blocks (and Hadamard blocks) fit the matrix, or `ragged` is "pad"."""
+    """Check that a matrix consists of whole blocks and whole Hadamard blocks.
+
+    Args:
+        shape: rows and columns of the matrix, blocks along its columns.
+        fmt: the format; a plain cast has no blocks to fill.
+        hadamard: the transform along the columns.
+        ragged: "error", or "pad", which allows incomplete blocks but no incomplete transform.
+        what: names the tensor in the message.
+
+    Raises:
+        InputError: a block that is not whole, or another word for `ragged`.
+
+    >>> from fp4lab import formats
+    >>> check_ragged((4, 24), formats.NVFP4, None, "error", "x")
+    Traceback (most recent call last):
+    fp4lab.errors.InputError: x: 24 values along the blocks are not a multiple of the block side...
+    """
     if ragged not in ("error", "pad"):
         raise unknown("ragged", ragged, ("error", "pad"))
     if hadamard is not None and shape[1] % hadamard.size:

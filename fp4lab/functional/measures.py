@@ -45,9 +45,10 @@ def error(
     row_ids: Tensor | None = None,
     column_offset: int = 0,
 ) -> Error:
-    """Quantization error of a tensor (see `Error`); arguments as in `fake_quantize`.
+    """Quantization error of a tensor (see `Error`); arguments and errors as in `fake_quantize`.
 
-    An all-zero or empty tensor has no error: infinite SQNR, cosine and gain 1.
+    An all-zero or empty tensor has no error: infinite SQNR, cosine and gain 1. Where x holds NaN or
+    infinity, the figures mean nothing. A plain cast has no blocks, and its saturation is 0.
 
     >>> from fp4lab import formats
     >>> x = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
@@ -75,7 +76,18 @@ def error(
 
 
 def compare(q: Tensor, x: Tensor, *, saturation: float = float("nan")) -> Error:
-    """The figures of `Error` for a tensor q that stands for x."""
+    """The figures of `Error` for a tensor q that stands for x.
+
+    Args:
+        q: any shape and dtype.
+        x: of the same shape. All zeros: the SQNR is infinite where q is zero too, else -infinity.
+            Empty: no error. NaN or infinity: the figures mean nothing.
+        saturation: passed on; it cannot be seen from the two tensors.
+
+    >>> figures = compare(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0]))
+    >>> figures.gain, figures.underflow
+    (0.5, 0.5)
+    """
     if x.numel() == 0:
         return Error(float("inf"), 0.0, 1.0, 1.0, 0.0, 0.0)
     q64, x64 = q.detach().to(torch.float64), x.detach().to(torch.float64)

@@ -30,6 +30,9 @@ def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 
     The same state gives the same rounding of an element wherever it is computed; another seed,
     layer, step or microbatch gives independent noise. See `fp4lab.kernels.philox.reference`.
 
+    Raises:
+        InputError: a step or microbatch that is not an integer in [0, 2^32).
+
     >>> noise_state(0, "blocks.0.mlp.up", step=7)[2:]
     tensor([7, 0])
     """
@@ -72,10 +75,12 @@ def quantize(
         a QuantizedTensor of x's shape.
 
     Zeros decode to exact zeros. A block too small for its scale type decodes to zero. A NaN makes
-    its block (and with a second level its tensor) NaN; values beyond the largest saturate.
+    its block NaN, and with a second level the whole row or tensor. An infinity makes its block NaN
+    (MX, FP8), with a second level the row or tensor infinite or NaN; NVFP4 with one level saturates
+    it. Other values beyond the largest saturate. A plain cast rounds each element by itself.
 
     Raises:
-        InputError: dtype, shape, axis, ragged edge or missing noise.
+        InputError: dtype, shape, axis, ragged edge, missing noise, or an amax that does not fit.
 
     >>> from fp4lab import formats
     >>> quantize(torch.arange(32.0).reshape(2, 16), formats.NVFP4)
@@ -99,7 +104,18 @@ def quantize(
 
 
 def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The values of a quantized tensor in its logical shape; same as `q.dequantize(dtype)`."""
+    """The values of a quantized tensor in its logical shape; same as `q.dequantize(dtype)`.
+
+    They are computed in float32, then rounded to `dtype`. A tensor that was transformed before it
+    was quantized stays transformed.
+
+    Raises:
+        InputError: q is no QuantizedTensor, or dtype is not a floating-point one.
+
+    >>> from fp4lab import formats
+    >>> dequantize(quantize(torch.tensor([0.1, 1.4, 2.6, 6.0] * 4), formats.NVFP4))[:4]
+    tensor([0.0000, 1.5000, 3.0000, 6.0000])
+    """
     if not isinstance(q, QuantizedTensor):
         raise InputError(f"q={type(q).__name__} is not a QuantizedTensor; quantize it first")
     return q.dequantize(dtype)
@@ -155,6 +171,9 @@ def fake_quantize(
             scales.
         rounding and the rest: as in `quantize`. There is no `hadamard`, for the result stands in
             x's own space; transform x first.
+
+    Raises:
+        InputError: as `quantize`, and an unknown gradient.
 
     >>> from fp4lab import formats
     >>> fake_quantize(torch.tensor([0.1, 1.4, 2.6, 6.0] * 4), formats.NVFP4_ONE_LEVEL)[:4]
@@ -220,7 +239,14 @@ def scaled_matmul(
         `[M, N]`.
 
     Raises:
-        InputError: different K, or "fast" where the machine or the format rules it out.
+        InputError: an operand that is not quantized, different K, a dtype that is not a
+            floating-point one, or "fast" where the machine or the format rules it out.
+
+    >>> from fp4lab import formats
+    >>> q = quantize(torch.tensor([[0.0, 1.0, 2.0, 6.0] * 4, [3.0, -6.0] * 8]), formats.NVFP4)
+    >>> scaled_matmul(q, q)
+    tensor([[ 164., -144.],
+            [-144.,  360.]])
     """
     for argument, q in (("a", a), ("b", b)):
         if not isinstance(q, QuantizedTensor):
@@ -274,7 +300,11 @@ def cast(
 ) -> Tensor:
     """Round every element to an element type, without scales; float32 in x's shape.
 
-    Zeros keep their sign, NaN stays NaN. See `Overflow` for values beyond the largest.
+    Takes float16 to float64 (float64 is rounded to float32 first). Zeros keep their sign, NaN stays
+    NaN, also in types without a NaN. See `Overflow` for values beyond the largest.
+
+    Raises:
+        InputError: another dtype, or an element type that is for scales only.
 
     >>> from fp4lab.formats import E4M3
     >>> cast(torch.tensor([448.0, 464.0, 465.0, 1000.0]), E4M3, overflow=Overflow.SPECIAL)

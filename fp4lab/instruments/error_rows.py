@@ -48,7 +48,12 @@ class ProductError:
 
 @dataclass(frozen=True)
 class LayerErrors:
-    """The errors of all quantized layers of a model on one batch, in the order of the model."""
+    """The errors of all quantized layers of a model on one batch, in the order of the model.
+
+    >>> row = ProductError("head", "fprop", "Y", 20.0, 0.01, cosine=0.995, gain=1.0)
+    >>> LayerErrors((), (row,)).to_json()["products"][0]["sqnr_db"]
+    20.0
+    """
 
     operands: tuple[OperandError, ...]
     products: tuple[ProductError, ...]

@@ -52,7 +52,16 @@ def gemm_errors(model: nn.Module, loss: Callable[[], Tensor]) -> LayerErrors:
 
     Parameters, their gradients and the rounding noise are left as they are. A model without
     quantized layers gives no rows; a layer that no gradient reaches, or whose input needs none,
-    gives none for the GEMMs that did not run.
+    gives none for the GEMMs that did not run. A loss that is no scalar, or that no parameter
+    reaches, is torch's RuntimeError.
+
+    >>> from fp4lab import recipes
+    >>> layer = Linear(64, 32, recipe=recipes.get("nvfp4").linear)
+    >>> errors = gemm_errors(layer, lambda: layer(torch.randn(16, 64)).square().sum())
+    >>> [(row.gemm, row.operand, row.format) for row in errors.operands][:2]
+    [('fprop', 'X', 'nvfp4'), ('fprop', 'W', 'nvfp4_16x16')]
+    >>> [row.product for row in errors.products]  # no dX, for the input needs no gradient
+    ['Y', 'dW']
     """
     found: dict[tuple[str, str], Rows] = {}
     layers = {name: m for name, m in model.named_modules() if isinstance(m, Linear)}

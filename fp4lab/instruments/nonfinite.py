@@ -24,7 +24,11 @@ from torch.utils.hooks import RemovableHandle
 
 @dataclass(frozen=True)
 class Finding:
-    """One non-finite tensor: whose it is, which one, and what is in it."""
+    """One non-finite tensor: whose it is, which one, and what is in it.
+
+    >>> print(Finding("blocks.3.mlp.up", "gradient of the output", "Inf"))
+    layer 'blocks.3.mlp.up', gradient of the output (Inf)
+    """
 
     #: Dotted name of the module; "" is the model itself, "loss" the loss.
     layer: str
@@ -53,6 +57,11 @@ def first_nonfinite(model: nn.Module, loss: Callable[[], Tensor]) -> Finding | N
     Gradients are added to those the parameters already hold. The caller arranges that `loss`
     repeats what went wrong: same batch, same rounding noise, same random state. Returns None when
     everything is finite this time.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> model[0].bias.data[1] = float("nan")
+    >>> print(first_nonfinite(model, lambda: model(torch.ones(1, 2)).sum()))
+    layer '0', parameter bias (NaN)
     """
     watch = _Watch()
     handles = list(watch.attach(model))

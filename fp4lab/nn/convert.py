@@ -79,6 +79,12 @@ def set_recipe(model: torch.nn.Module, recipe: Recipe) -> ConversionReport:
 
     Raises:
         InputError: a model without converted layers, or as `convert`.
+
+    >>> from fp4lab import recipes
+    >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 16))
+    >>> report = convert(mlp, recipes.get("nvfp4"))
+    >>> set_recipe(mlp, recipes.get("bf16")).names("updated")
+    ('0', '1')
     """
     for module in model.modules():
         if isinstance(module, Linear):
@@ -96,6 +102,12 @@ def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:
 
     Raises:
         InputError: a step or microbatch that is not an integer in [0, 2^32).
+
+    >>> from fp4lab import recipes
+    >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 16))
+    >>> report = convert(mlp, recipes.get("nvfp4"))
+    >>> set_step(mlp, 7)
+    2
     """
     for argument, value in (("step", step), ("microbatch", microbatch)):
         if not isinstance(value, int) or not 0 <= value < 2**32:
@@ -107,7 +119,17 @@ def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:
 
 
 def unconvert(model: torch.nn.Module) -> int:
-    """Turns converted layers back into `torch.nn.Linear`, and returns how many there were."""
+    """Turns converted layers back into `torch.nn.Linear`, and returns how many there were.
+
+    Parameters, hooks and training mode stay. A converted subclass of `torch.nn.Linear` comes back
+    as `torch.nn.Linear` itself; subclasses of `fp4lab.nn.Linear` are left as they are.
+
+    >>> from fp4lab import recipes
+    >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 16))
+    >>> report = convert(mlp, recipes.get("nvfp4"))
+    >>> unconvert(mlp), type(mlp[0]) is torch.nn.Linear
+    (2, True)
+    """
     layers = [module for module in model.modules() if type(module) is Linear]
     for layer in layers:
         for attribute in ("recipe", "layer_name", "seed", "ragged", "_position", "noise"):

@@ -49,6 +49,10 @@ class Linear(torch.nn.Linear):
     batch into microbatches changes the scales and so, slightly, the accumulated gradients. Formats
     without one (and BF16) give those of the whole batch, where microbatches are whole blocks.
 
+    Raises:
+        InputError: in `forward` or `backward`: a last dimension other than K, or K, N or the number
+            of tokens (wgrad's blocks run along them) not a multiple of the blocks, without "pad".
+
     >>> from fp4lab import recipes
     >>> layer = Linear(64, 32, recipe=recipes.get("nvfp4").linear)
     >>> layer(torch.randn(2, 16, 64)).shape

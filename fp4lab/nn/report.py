@@ -19,7 +19,16 @@ _HEADER = ("name", "kind", "action", "numerics", "reason")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One module: its dotted name and class, what was done, with which numerics, and why."""
+    """One module: its dotted name and class, what was done, with which numerics, and why.
+
+    `linear` is None for what keeps its own arithmetic, `block` for what is in no block list.
+
+    >>> import fp4lab, torch
+    >>> model = torch.nn.ModuleDict({"up": torch.nn.Linear(16, 16), "head": torch.nn.Linear(16, 2)})
+    >>> head = fp4lab.convert(model, fp4lab.recipes.get("nvfp4")).rows[1]
+    >>> head.action, head.numerics
+    ('converted', 'bf16 everywhere')
+    """
 
     name: str
     kind: str
@@ -35,6 +44,15 @@ class ConversionReport:
     """Every linear layer and every other module with a matrix of its own, in the model's order.
 
     It prints as a table in which the blocks of a model that fare alike share a line.
+
+    >>> import fp4lab, torch
+    >>> blocks = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(4))
+    >>> print(fp4lab.convert(blocks, fp4lab.recipes.get("nvfp4_last1")))
+    recipe nvfp4_last1: 4 converted
+    name  kind    action     numerics         reason
+    ----  ------  ---------  ---------------  --------------------
+    0-2   Linear  converted  nvfp4_last1      the recipe's default
+    3     Linear  converted  bf16 everywhere  rule '*' in last 1
     """
 
     recipe: str

@@ -23,7 +23,12 @@ def build_optimizer(
     """AdamW over the parameters of `model` that require a gradient; a tied parameter counts once.
 
     `eps` is added outside the square root. Parameters with two or more dimensions are decayed by
-    `learning_rate * weight_decay` of their value at each update, all others are not.
+    `learning_rate * weight_decay` of their value at each update, all others are not. A model with
+    nothing to train, or a number out of range, is torch's ValueError.
+
+    >>> optimizer = build_optimizer(nn.Linear(4, 4), learning_rate=1e-3)
+    >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
+    [(1, 0.1), (1, 0.0)]
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [

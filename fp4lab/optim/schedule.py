@@ -28,7 +28,10 @@ SHAPES: tuple[Shape, ...] = ("wsd", "cosine", "constant")
 
 @dataclass(frozen=True)
 class Schedule:
-    """A learning-rate schedule over `steps` updates.
+    """A learning-rate schedule over `steps` updates; the module's docstring has the formula.
+
+    Raises:
+        InputError: an unknown shape, or a warm-up and decay that do not fit in `steps`.
 
     >>> schedule = Schedule("wsd", peak=1.0, steps=10, warmup_steps=2, decay_steps=4)
     >>> [schedule.learning_rate(step) for step in (0, 1, 6, 8)]
@@ -63,7 +66,10 @@ class Schedule:
         return self.warmup_steps if self.shape == "cosine" else self.steps - self.decay_steps
 
     def learning_rate(self, step: int) -> float:
-        """The rate of the update that follows `step` updates; `step >= steps` gives the floor."""
+        """The rate of the update that follows `step` updates.
+
+        From `step = steps` on it is `peak * final_fraction`, or the peak where nothing decays.
+        """
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         start = self.decay_start

@@ -72,7 +72,17 @@ def from_json(text: str) -> Recipe:
 
 
 def read(path: str | Path) -> Recipe:
-    """The recipe in a .toml or .json file; InputError names the file and what is wrong in it."""
+    """The recipe in a .toml or .json file.
+
+    Raises:
+        InputError: another suffix, or what is wrong in the file.
+        OSError: the file cannot be read.
+
+    >>> from fp4lab import recipes
+    >>> _ = Path("mine.toml").write_text(recipes.get("nvfp4").to_toml(), encoding="utf-8")
+    >>> read("mine.toml") == recipes.get("nvfp4")
+    True
+    """
     path = Path(path)
     readers = {".toml": from_toml, ".json": from_json}
     if path.suffix not in readers:

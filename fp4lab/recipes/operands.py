@@ -42,7 +42,12 @@ class Operand:
         source: see `Source`.
 
     Raises:
-        InputError: stochastic rounding without a format.
+        InputError: stochastic rounding without a format, or a field of another kind.
+
+    >>> from fp4lab.formats import NVFP4, NVFP4_SIGNS
+    >>> transform = Hadamard(16, NVFP4_SIGNS)
+    >>> print(Operand(format=NVFP4, rounding=Rounding.STOCHASTIC_8, hadamard=transform))
+    nvfp4 SR8 RHT16
     """
 
     format: BlockFormat | None = None
@@ -86,6 +91,10 @@ class Gemm:
 
     Raises:
         InputError: Hadamard transforms that differ and so would not cancel.
+
+    >>> Gemm(a=Operand(hadamard=Hadamard(16)))
+    Traceback (most recent call last):
+    fp4lab.errors.InputError: hadamard of a=Hadamard(size=16, signs=None) and of b=None do not...
     """
 
     a: Operand = Operand()
@@ -108,6 +117,14 @@ class LinearRecipe:
     Raises:
         InputError: a `FORWARD` operand that has no forward copy (fprop itself, or dY), or whose
             forward copy is Hadamard-transformed and so is a copy of something else.
+
+    >>> from fp4lab.formats import MXFP4
+    >>> print(LinearRecipe(fprop=Gemm(b=Operand(format=MXFP4))))
+        fprop     dgrad     wgrad (along tokens)
+    --  --------  --------  --------------------
+    X   as it is  -         as it is
+    W   mxfp4     as it is  -
+    dY  -         as it is  as it is
     """
 
     fprop: Gemm = Gemm()

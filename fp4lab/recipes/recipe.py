@@ -36,6 +36,14 @@ class Switch:
             numbers: where it reused fprop's copy of a tensor it then quantizes that tensor itself,
             which must give the same values (true of 16x16 blocks and scales per tensor).
         to: the recipe to take it from, without a schedule of its own.
+
+    Raises:
+        InputError: a negative step, an unknown part, or a recipe that has a schedule.
+
+    >>> from fp4lab import recipes
+    >>> healed = recipes.get("nvfp4").switch(recipes.get("bf16"), at=100, part="forward")
+    >>> healed.at(99).name, healed.at(100).name
+    ('nvfp4', 'nvfp4, forward bf16')
     """
 
     at: int | Literal["decay"]
@@ -67,9 +75,13 @@ class Recipe:
             the fields above; what a switch of one part leaves in force.
         provenance: where the recipe was published, and what was chosen where the source is silent.
 
+    Raises:
+        InputError: a field of another kind, neither `linear` nor rules, or an `fprop_from` with a
+            schedule or an `fprop_from` of its own.
+
     >>> from fp4lab import recipes
-    >>> recipes.get("nvfp4").without("rht").name
-    'nvfp4-rht'
+    >>> recipes.get("nvfp4").without("rht").keep_high_precision(last=2).name
+    'nvfp4_last2-rht'
     """
 
     name: str
@@ -106,6 +118,10 @@ class Recipe:
 
         Raises:
             InputError: a layer that no rule matches, where `linear` is None.
+
+        >>> from fp4lab import recipes
+        >>> recipes.get("nvfp4_last2").resolve("blocks.3.mlp.up", block=3, num_blocks=4).reason
+        "rule '*' in last 2"
         """
         layer = Layer(name, block, num_blocks)
         matching = [rule for rule in self.rules if rule.match(layer)]
@@ -143,7 +159,11 @@ class Recipe:
     def keep_high_precision(
         self, *, first: int = 0, last: int = 0, use: LinearRecipe | None = None
     ) -> Recipe:
-        """Keeps the layers of the first and last so many blocks in BF16, or in `use`."""
+        """Keeps the layers of the first and last so many blocks in BF16, or in `use`.
+
+        Raises:
+            InputError: a negative number of blocks, or none at all.
+        """
         if first < 0 or last < 0 or first + last == 0:
             raise InputError(f"first={first}, last={last}: keep one block at least")
         use = use or LinearRecipe.uniform(formats.BF16)
@@ -199,7 +219,7 @@ class Recipe:
         at: int | Literal["decay"],
         part: Literal["all", "forward", "backward"] = "all",
     ) -> Recipe:
-        """A copy with one more switch of precision."""
+        """A copy with one more switch of precision; arguments and errors as in `Switch`."""
         return replace(self, schedule=(*self.schedule, Switch(at=at, part=part, to=to)))
 
     def at(self, step: int, decay_start: int | None = None) -> Recipe:
@@ -237,7 +257,13 @@ class Recipe:
         return files.digest(self)
 
     def diff(self, other: Recipe) -> str:
-        """The numeric fields that differ, a line each: path, this recipe's value, the other's."""
+        """The numeric fields that differ, a line each: path, this recipe's value, the other's.
+
+        >>> from fp4lab import recipes
+        >>> print(recipes.get("nvfp4").diff(recipes.get("nvfp4-sr.dgrad")))
+        nvfp4 -> nvfp4-sr.dgrad
+          linear.dgrad.a.rounding: stochastic8 -> nearest
+        """
         return view.diff(self, other)
 
     def to_dict(self) -> dict[str, Plain]:

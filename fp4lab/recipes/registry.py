@@ -24,6 +24,10 @@ def register(recipe: Recipe) -> Recipe:
     Raises:
         InputError: a name with other characters than a-z, 0-9 and _, or one that is taken by a
             different recipe.
+
+    >>> mine = register(Recipe(name="mine", linear=get("nvfp4-rht").linear))
+    >>> get("mine_last2-sr").name
+    'mine_last2-sr'
     """
     if not _BASE.fullmatch(recipe.name):
         raise InputError(f"name={recipe.name!r} of a recipe to register may hold a-z, 0-9 and _")
@@ -33,7 +37,11 @@ def register(recipe: Recipe) -> Recipe:
 
 
 def names() -> list[str]:
-    """Names of all registered recipes."""
+    """Names of all registered recipes, sorted; `get` makes more from them.
+
+    >>> "nvfp4_last4" in names(), "nvfp4-rht" in names()
+    (True, False)
+    """
     return sorted(_RECIPES)
 
 

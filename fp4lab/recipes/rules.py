@@ -20,7 +20,13 @@ _ENDS = ("first", "last")
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer as rules see it: its name and, inside a block list, its block's position."""
+    """A linear layer as rules see it: its name and, inside a block list, its block's position.
+
+    Blocks count from 0. Outside of a block list `block` and `num_blocks` are None.
+
+    >>> Blocks.first(1).match(Layer("blocks.0.mlp.up", block=0, num_blocks=4))
+    True
+    """
 
     name: str
     block: int | None = None
@@ -29,7 +35,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The first or the last `count` blocks of a model.
+    """The first or the last `count` blocks of a model; InputError unless `count` is at least 1.
 
     >>> Blocks.last(2).match(Layer("blocks.3.mlp.up", block=3, num_blocks=4))
     True
@@ -86,6 +92,12 @@ class Rule:
             computes in its own precision).
         optional: whether the rule may match no layer of a model. Otherwise that is an error, for
             a rule that silently matches nothing is a typing mistake.
+
+    Raises:
+        InputError: a pattern with an empty part, or a field of another kind.
+
+    >>> Rule(pattern="head|*.mlp.*", blocks=Blocks.last(1)).match(Layer("head"))
+    False
     """
 
     pattern: str = "*"
@@ -104,7 +116,7 @@ class Rule:
             )
 
     def match(self, layer: Layer) -> bool:
-        """Whether the rule applies to the layer."""
+        """Whether the rule applies to the layer; InputError as `Blocks.match`."""
         if not any(fnmatchcase(layer.name, part) for part in self.pattern.split("|")):
             return False
         return self.blocks is None or self.blocks.match(layer)
@@ -115,7 +127,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a layer gets, and the rule that won (None: no rule matched, the recipe's default)."""
+    """What a layer gets, and the rule that won (None: no rule matched, the recipe's default).
+
+    `linear` is None for a layer that is left alone.
+
+    >>> from fp4lab import recipes
+    >>> recipes.get("nvfp4").resolve("blocks.0.mlp.up").reason
+    "the recipe's default"
+    """
 
     linear: LinearRecipe | None
     rule: Rule | None = None

@@ -36,7 +36,15 @@ def swizzle_128x4(scales_MS: Tensor) -> Tensor:
     `(r % 32) * 16 + (r % 128 // 32) * 4 + c % 4`. The result has the shape
     `[roundup(M, 128), roundup(S, 4)]`, whose memory is the sequence of 512-byte tiles.
 
+    Raises:
+        InputError: not a matrix, or of a dtype with more than one byte.
+
     Source: cuBLAS documentation, "1D block scaling factors layout".
+
+    >>> scales = torch.arange(250).to(torch.uint8).view(50, 5)
+    >>> tiles = swizzle_128x4(scales)
+    >>> tiles.shape, bool(tiles.flatten()[1 * 16 + 1 * 4 + 2] == scales[33, 2])
+    (torch.Size([128, 8]), True)
     """
     if not isinstance(scales_MS, Tensor):
         raise InputError(f"scales is a {type(scales_MS).__name__}, not a torch.Tensor")
@@ -52,7 +60,15 @@ def swizzle_128x4(scales_MS: Tensor) -> Tensor:
 
 
 def unswizzle_128x4(swizzled: Tensor, num_rows: int, num_columns: int) -> Tensor:
-    """Inverse of `swizzle_128x4`, cropped to `[num_rows, num_columns]`."""
+    """Inverse of `swizzle_128x4`, cropped to `[num_rows, num_columns]`.
+
+    Raises:
+        InputError: not a matrix of one-byte scales in whole tiles, or smaller than asked for.
+
+    >>> scales = torch.arange(250).to(torch.uint8).view(50, 5)
+    >>> torch.equal(unswizzle_128x4(swizzle_128x4(scales), 50, 5), scales)
+    True
+    """
     if swizzled.dim() != 2 or swizzled.element_size() != 1:
         raise InputError(
             f"swizzled scales of shape {tuple(swizzled.shape)} and dtype {swizzled.dtype}: the "
