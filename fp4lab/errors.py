@@ -8,7 +8,9 @@ other exception that reaches the command line is a bug and keeps its traceback.
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 
 class InputError(ValueError):
@@ -31,6 +33,18 @@ def expect(argument: str, value: object, kind: type, cure: str, *, optional: boo
         shown = repr(value)
         shown = shown if len(shown) <= 60 and "\n" not in shown else type(value).__name__
         raise InputError(f"{argument}={shown} is not a {kind.__name__}; {cure}")
+
+
+def whole(argument: str, value: object, low: int, high: int) -> int:
+    """The integer that a value stands for (numpy's too); InputError outside 0 <= low to high."""
+    number = -1
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        number = operator.index(value)
+    if not low <= number <= high:
+        power = (high + 1).bit_length() - 1
+        shown = f"2^{power} - 1" if high + 1 == 1 << power else str(high)
+        raise InputError(f"{argument}={value!r} should be an integer from {low} to {shown}")
+    return number
 
 
 def unknown(argument: str, value: object, known: Iterable[str]) -> InputError:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError, expect, unknown
 
 
 class Specials(IntEnum):
@@ -60,6 +60,9 @@ class ElementType:
     has_zero: bool = True
 
     def __post_init__(self) -> None:
+        for field in ("exponent_bits", "mantissa_bits", "bias"):
+            expect(field, getattr(self, field), int, f"give {self.name!r} a whole number")
+        expect("specials", self.specials, Specials, "use one of formats.Specials")
         if not 1 <= self.exponent_bits <= 8 or not 0 <= self.mantissa_bits <= 23:
             raise InputError(
                 f"exponent_bits={self.exponent_bits}, mantissa_bits={self.mantissa_bits} of "

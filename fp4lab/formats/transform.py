@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, expect, whole
 
 #: the fixed sign vector of Transformer Engine's NVFP4 recipe (all layers, all of training)
 NVFP4_SIGNS: tuple[int, ...] = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
@@ -36,6 +36,9 @@ class Hadamard:
     signs: tuple[int, ...] | int | None = None
 
     def __post_init__(self) -> None:
+        whole("size", self.size, 1, 1 << 31)
+        if not isinstance(self.signs, tuple) and self.signs is not None:
+            expect("signs", self.signs, int, "give a tuple of one sign per entry, a seed, or None")
         if self.size < 1 or self.size & (self.size - 1):
             raise InputError(
                 f"size={self.size} of Hadamard is not a power of two; give 16, 32 or another one"

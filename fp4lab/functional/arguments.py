@@ -7,11 +7,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fp4lab.errors import InputError, expect, unknown
+from fp4lab.errors import InputError, expect, unknown, whole
 from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level, Rounding
 
 Ragged: TypeAlias = Literal["error", "pad"]
 
+RAGGED = ("error", "pad")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -61,8 +62,8 @@ def check_ragged(
     Traceback (most recent call last):
     fp4lab.errors.InputError: x: 24 values along the blocks are not a multiple of the block side...
     """
-    if ragged not in ("error", "pad"):
-        raise unknown("ragged", ragged, ("error", "pad"))
+    if ragged not in RAGGED:
+        raise unknown("ragged", ragged, RAGGED)
     if hadamard is not None and shape[1] % hadamard.size:
         raise InputError(
             f"{what}: {shape[1]} values along the blocks are not a multiple of the Hadamard size "
@@ -101,8 +102,8 @@ def operator_arguments(
     matrix = as_matrix(x)
     shape = (matrix.shape[0], matrix.shape[1]) if axis == -1 else matrix.shape[::-1]
     check_ragged((shape[0], shape[1]), fmt, hadamard, ragged, f"x of shape {tuple(x.shape)}")
-    _check_amax(amax, fmt, shape[0])
-    _check_noise(rounding, noise, row_ids, column_offset, matrix.shape[0])
+    _check_amax(amax, fmt, shape[0], x.device)
+    _check_noise(rounding, noise, row_ids, column_offset, stream, matrix.shape)
     return (
         matrix.detach(),
         fmt.ints,
@@ -118,7 +119,7 @@ def operator_arguments(
     )
 
 
-def _check_amax(amax: Tensor | None, fmt: BlockFormat, num_rows: int) -> None:
+def _check_amax(amax: Tensor | None, fmt: BlockFormat, num_rows: int, device: torch.device) -> None:
     if amax is None:
         return
     check_tensor(amax, "amax")
@@ -130,6 +131,8 @@ def _check_amax(amax: Tensor | None, fmt: BlockFormat, num_rows: int) -> None:
             f"amax of shape {tuple(amax.shape)} and dtype {amax.dtype}: format {fmt.name!r} needs "
             f"floats of shape ({expected},)"
         )
+    if amax.device != device:
+        raise InputError(f"amax is on {amax.device}, x on {device}; move it there")
     on_cpu = amax.device.type == "cpu" and not torch.compiler.is_compiling()
     if on_cpu and bool((amax < 0).any()):
         raise InputError(f"amax={amax.min().item()} is negative; give the largest magnitude")
@@ -140,8 +143,10 @@ def _check_noise(
     noise: Tensor | None,
     row_ids: Tensor | None,
     column_offset: int,
-    num_rows: int,
+    stream: int,
+    shape: torch.Size,
 ) -> None:
+    num_rows, num_columns = shape
     expect("rounding", rounding, Rounding, "use one of fp4lab.formats.Rounding")
     if rounding != Rounding.NEAREST and noise is None:
         raise InputError(
@@ -162,5 +167,6 @@ def _check_noise(
                 f"row_ids of shape {tuple(row_ids.shape)} and dtype {row_ids.dtype}: give one "
                 f"int64 number for each of the {num_rows} rows"
             )
-    if column_offset < 0:
-        raise InputError(f"column_offset={column_offset} is negative; count columns from 0")
+    whole("stream", stream, 0, 2**32 - 1)
+    # 4 columns share a block of noise, whose number has 32 bits
+    whole("column_offset", column_offset, 0, 2**34 - 1 - num_columns)

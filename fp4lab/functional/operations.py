@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fp4lab.errors import InputError, expect, unknown
+from fp4lab.errors import InputError, expect, unknown, whole
 from fp4lab.formats import BlockFormat, ElementType, Hadamard, Overflow, Rounding, Ties
 from fp4lab.functional.arguments import (
     Ragged,
@@ -31,15 +31,16 @@ def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 
     layer, step or microbatch gives independent noise. See `fp4lab.kernels.philox.reference`.
 
     Raises:
-        InputError: a step or microbatch that is not an integer in [0, 2^32).
+        InputError: a step or microbatch that is not an integer in [0, 2^32), a seed outside
+            [0, 2^63).
 
     >>> noise_state(0, "blocks.0.mlp.up", step=7)[2:]
     tensor([7, 0])
     """
-    for argument, value in (("step", step), ("microbatch", microbatch)):
-        if not isinstance(value, int) or not 0 <= value < 2**32:
-            raise InputError(f"{argument}={value!r} should be an integer from 0 to 2^32 - 1")
-    return torch.tensor((*layer_key(seed, layer), step, microbatch))
+    expect("layer", layer, str, "give the layer's name")
+    key = layer_key(whole("seed", seed, 0, 2**63 - 1), layer)
+    step = whole("step", step, 0, 2**32 - 1)
+    return torch.tensor((*key, step, whole("microbatch", microbatch, 0, 2**32 - 1)))
 
 
 def quantize(
@@ -253,6 +254,7 @@ def scaled_matmul(
             raise InputError(
                 f"{argument} is a {type(q).__name__}, not a QuantizedTensor; use fp4lab.quantize"
             )
+    expect("dtype", dtype, torch.dtype, "use torch.float32 or another floating-point dtype")
     if not dtype.is_floating_point:
         raise InputError(f"dtype={dtype} cannot hold the product; use a floating-point dtype")
     if a.matrix_shape[1] != b.matrix_shape[1]:
@@ -312,6 +314,9 @@ def cast(
     """
     check_float(x, "x")
     expect("element", element, ElementType, "use one of fp4lab.formats, such as E2M1")
+    expect("ties", ties, Ties, "use one of fp4lab.formats.Ties")
+    expect("overflow", overflow, Overflow, "use one of fp4lab.formats.Overflow")
     if not element.has_zero or not element.signed:
         raise InputError(f"element={element.name!r} holds scales only; use it in a BlockFormat")
-    return _minifloat.round_nearest(x.to(torch.float32), element, ties, overflow)
+    plain = x.to(torch.float32).resolve_neg()
+    return _minifloat.round_nearest(plain, element, ties, overflow)

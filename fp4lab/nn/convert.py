@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, expect, whole
 from fp4lab.functional import check_ragged
 from fp4lab.nn.gemms import missing
 from fp4lab.nn.linear import Linear
@@ -49,10 +49,9 @@ def convert(
     >>> convert(mlp, recipes.get("nvfp4")).names("converted")
     ('0', '2')
     """
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(f"model={model!r} is not a torch.nn.Module")
-    if not isinstance(recipe, Recipe):
-        raise InputError(f"recipe={recipe!r} is not a Recipe; use fp4lab.recipes.get(name)")
+    expect("model", model, torch.nn.Module, "give the model itself")
+    expect("recipe", recipe, Recipe, "use fp4lab.recipes.get(name)")
+    whole("seed", seed, 0, 2**63 - 1)
     found = survey(model)
     reachable = [f for f in found if f.layer is not None and f.obstacle is None]
     if not reachable:
@@ -86,6 +85,7 @@ def set_recipe(model: torch.nn.Module, recipe: Recipe) -> ConversionReport:
     >>> set_recipe(mlp, recipes.get("bf16")).names("updated")
     ('0', '1')
     """
+    expect("model", model, torch.nn.Module, "give the model itself")
     for module in model.modules():
         if isinstance(module, Linear):
             return convert(model, recipe, seed=module.seed, ragged=module.ragged)
@@ -109,9 +109,9 @@ def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:
     >>> set_step(mlp, 7)
     2
     """
-    for argument, value in (("step", step), ("microbatch", microbatch)):
-        if not isinstance(value, int) or not 0 <= value < 2**32:
-            raise InputError(f"{argument}={value!r} should be an integer from 0 to 2^32 - 1")
+    expect("model", model, torch.nn.Module, "give the model itself")
+    step = whole("step", step, 0, 2**32 - 1)
+    microbatch = whole("microbatch", microbatch, 0, 2**32 - 1)
     layers = [module for module in model.modules() if isinstance(module, Linear)]
     for layer in layers:
         layer.set_step(step, microbatch)
@@ -130,7 +130,14 @@ def unconvert(model: torch.nn.Module) -> int:
     >>> unconvert(mlp), type(mlp[0]) is torch.nn.Linear
     (2, True)
     """
-    layers = [module for module in model.modules() if type(module) is Linear]
+    expect("model", model, torch.nn.Module, "give the model itself")
+    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    for layer in layers:
+        if type(layer) is not Linear:
+            raise InputError(
+                f"layer {layer.layer_name!r} has become a {type(layer).__name__} since it was "
+                "converted; remove its parametrization first"
+            )
     for layer in layers:
         for attribute in ("recipe", "layer_name", "seed", "ragged", "_position", "noise"):
             delattr(layer, attribute)

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, unknown
 from fp4lab.functional import noise_state
+from fp4lab.functional.arguments import RAGGED
 from fp4lab.nn import gemms
 from fp4lab.nn.gemms import How
 from fp4lab.recipes import LinearRecipe
@@ -102,6 +103,8 @@ class Linear(torch.nn.Linear):
                 f"recipe={type(recipe).__name__} of layer {layer_name!r} is no LinearRecipe; give "
                 "the .linear of a Recipe, or convert a model by fp4lab.convert(model, recipe)"
             )
+        if ragged not in RAGGED:
+            raise unknown("ragged", ragged, RAGGED)
         self.recipe = recipe
         self.layer_name = layer_name
         self.seed = seed
@@ -133,6 +136,10 @@ class Linear(torch.nn.Linear):
             raise InputError(
                 f"input of shape {tuple(x.shape)} to layer {self.layer_name!r}: its last dimension "
                 f"must be in_features={self.in_features}"
+            )
+        if not x.is_floating_point():
+            raise InputError(
+                f"input of dtype {x.dtype} to layer {self.layer_name!r}; give floating-point ones"
             )
         kind = x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind):

@@ -69,20 +69,49 @@ def survey(model: torch.nn.Module) -> list[Found]:
         if isinstance(module, torch.nn.MultiheadAttention)
     }
     found = []
+    kept, added = _prefixes(model)
     for path, module in model.named_modules():
-        name = _clean(path)
+        name = added + _clean(path).removeprefix(kept)
         if isinstance(module, torch.nn.Linear):
-            position = block_position(model, path)
-            if isinstance(module, Linear):
-                layer, obstacle = Layer(module.layer_name, *position), None
-            else:
-                layer = Layer(name, *position)
+            layer = Layer(name, *block_position(model, path))
+            obstacle = None
+            if not isinstance(module, Linear):
                 obstacle = _obstacle(module, id(module) in attention)
             note = _shared_with(module, owners)
             found.append(Found(layer.name, module, layer, obstacle, note))
         elif (obstacle := _not_linear(module, owners)) is not None:
             found.append(Found(name, module, obstacle=obstacle))
     return found
+
+
+def _prefixes(model: torch.nn.Module) -> tuple[str, str]:
+    """What to take from the front of a path, and what to put there, to name layers as before.
+
+    A model that was converted may since have been wrapped (DistributedDataParallel's "module."), or
+    is a part of the converted one. Where the layers' own names are no such paths, as after a
+    conversion of parts, the paths in this model are the names.
+    """
+    linear = {
+        _clean(path): module
+        for path, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    found = set()
+    for path, module in linear.items():
+        if isinstance(module, Linear):
+            name = module.layer_name
+            if path.endswith(name):
+                found.add((path.removesuffix(name), ""))
+            elif name.endswith(path):
+                found.add(("", name.removesuffix(path)))
+            else:
+                return "", ""
+    if len(found) != 1:
+        return "", ""
+    kept, added = found.pop()
+    whole_parts = all(not prefix or prefix.endswith(".") for prefix in (kept, added))
+    fits = whole_parts and all(path.startswith(kept) for path in linear)
+    return (kept, added) if fits else ("", "")
 
 
 def block_position(model: torch.nn.Module, path: str) -> tuple[int | None, int | None]:
@@ -101,18 +130,23 @@ def _clean(path: str) -> str:
 
 
 def _obstacle(module: torch.nn.Linear, in_attention: bool) -> str | None:
-    kind = type(module).__name__
-    if in_attention:
-        return "MultiheadAttention hands its weights to a function and never calls the module"
-    if is_parametrized(module):
-        return "its weight is computed by a parametrization; convert before, or remove it"
-    if is_lazy(module.weight):
-        return "it has no weight yet; run one batch, then convert"
-    if type(module).forward is not torch.nn.Linear.forward:
-        return f"{kind} has a forward of its own"
-    if any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
-        return "it is sharded on its own; convert before fully_shard"
-    return None
+    kind = type(module)
+    fsdp = any(base.__name__ == "FSDPModule" for base in kind.__mro__)
+    obstacles = (
+        (
+            in_attention,
+            "MultiheadAttention hands on its weights and never calls the module",
+        ),
+        (
+            is_parametrized(module),
+            "its weight is computed by a parametrization; convert before, or remove it",
+        ),
+        (is_lazy(module.weight), "it has no weight yet; run one batch, then convert"),
+        (module.weight.is_complex(), "its weight is complex"),
+        (kind.forward is not torch.nn.Linear.forward, f"{kind.__name__} has a forward of its own"),
+        (fsdp, "it is sharded on its own; convert before fully_shard"),
+    )
+    return next((reason for holds, reason in obstacles if holds), None)
 
 
 def _not_linear(module: torch.nn.Module, owners: Owners) -> str | None:

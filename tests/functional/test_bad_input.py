@@ -61,6 +61,12 @@ QUANTIZE: dict[str, tuple[tuple[Any, ...], dict[str, Any], list[str]]] = {
         ["row_ids", "torch.float32", "int64"],
     ),
     "negative column": ((X, f.NVFP4), SR | {"column_offset": -1}, ["column_offset=-1", "from 0"]),
+    "column without noise": (
+        (X, f.NVFP4),
+        SR | {"column_offset": 2**34},
+        ["17179869184", "from 0"],
+    ),
+    "stream by name": ((X, f.NVFP4), SR | {"stream": "a"}, ["stream='a'", "integer"]),
     "amax of no level": (
         (X, f.MXFP4),
         {"amax": torch.ones(1)},
@@ -159,6 +165,39 @@ OTHERS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "swizzle of floats": (
         lambda: fp4lab.swizzle_128x4(X),
         ["(32, 64)", "torch.float32", "one-byte"],
+    ),
+    "ties by name": (
+        lambda: fp4lab.cast(X, f.E2M1, ties="even"),  # type: ignore[arg-type]
+        ["ties='even'", "formats.Ties"],
+    ),
+    "overflow by name": (
+        lambda: fp4lab.cast(X, f.E2M1, overflow="special"),  # type: ignore[arg-type]
+        ["overflow='special'", "formats.Overflow"],
+    ),
+    "dtype by name": (
+        lambda: fp4lab.scaled_matmul(Q, Q, dtype="float32"),  # type: ignore[arg-type]
+        ["dtype='float32'", "torch.float32"],
+    ),
+    "a seed that is no number": (
+        lambda: fp4lab.noise_state("a"),  # type: ignore[arg-type]
+        ["seed='a'", "integer from 0 to 2^63 - 1"],
+    ),
+    "a seed that is a truth": (lambda: fp4lab.noise_state(True), ["seed=True", "integer"]),
+    "a step before the first": (
+        lambda: fp4lab.noise_state(0, step=-1),
+        ["step=-1", "from 0 to 2^32 - 1"],
+    ),
+    "signs in a list": (
+        lambda: f.Hadamard(4, [1, 1, 1, 1]),  # type: ignore[arg-type]
+        ["signs=[1, 1, 1, 1]", "tuple"],
+    ),
+    "a real size": (
+        lambda: f.Hadamard(16.0),  # type: ignore[arg-type]
+        ["size=16.0", "integer"],
+    ),
+    "a real bias": (
+        lambda: ElementType("mine", 4, 3, 7.5),  # type: ignore[arg-type]
+        ["bias=7.5", "'mine'", "whole number"],
     ),
     "unknown format": (lambda: f.get("nvpf4"), ["'nvpf4'", "'nvfp4'"]),
     "taken name": (

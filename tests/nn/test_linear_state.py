@@ -407,3 +407,18 @@ def test_no_graph_no_gradient() -> None:
 def test_a_layer_refuses_the_recipe_of_a_model() -> None:
     with pytest.raises(InputError, match=r"recipe=Recipe .* give the \.linear"):
         nn.Linear(16, 16, recipe=recipes.get("nvfp4"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.cfloat])
+def test_inputs_that_are_no_floats_are_refused(dtype: torch.dtype) -> None:
+    linear = nn.Linear(16, 16, recipe=NVFP4)
+    with pytest.raises(InputError, match=f"dtype {dtype} to layer 'linear'"):
+        linear(torch.ones(16, 16).to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"), [({"ragged": "crop"}, "ragged='crop'"), ({"seed": 1.5}, "seed=1.5")]
+)
+def test_arguments_are_checked_when_a_layer_is_made(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        nn.Linear(16, 16, **how)
