@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fp4lab import formats
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, expect
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels import ops
 from fp4lab.specs.plain import from_plain, to_plain
@@ -101,11 +101,14 @@ class QuantizedTensor:
 
     def to(self, device: torch.device | str) -> QuantizedTensor:
         """A copy on another device (self where it is there already)."""
+        if isinstance(device, torch.dtype):
+            raise InputError(f"device={device} is a dtype; dequantize(dtype) gives values in one")
         codes, scales, amax = (part.to(device) for part in self.parts())
         return dataclasses.replace(self, codes=codes, scales=scales, amax=amax)
 
     def equal(self, other: QuantizedTensor) -> bool:
         """Whether both hold the same bits, format and shape."""
+        expect("other", other, QuantizedTensor, "compare values by dequantize()")
         return (self.format, self.shape, self.axis) == (
             other.format,
             other.shape,
@@ -149,6 +152,7 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     >>> load("layer.safetensors")["w"].equal(w)
     True
     """
+    expect("tensors", tensors, Mapping, "give a dictionary, such as {'weight': q}")
     flat: dict[str, Tensor] = {}
     described: dict[str, object] = {}
     for name, tensor in tensors.items():
@@ -192,7 +196,7 @@ def _add(flat: dict[str, Tensor], name: str, value: object) -> None:
         )
     if name in flat:
         raise InputError(f"tensors has two entries that are stored as {name!r}; rename one")
-    flat[name] = value.detach().contiguous()
+    flat[name] = value.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def _unshared(flat: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -258,7 +262,8 @@ def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTenso
         raise InputError(f"description of {name!r} does not have the keys {sorted(keys)}")
     fmt = from_plain(BlockFormat, description["format"], path=f"{name}.format", by_name=_by_name)
     sizes, axis = description["shape"], description["axis"]
-    if not sizes or not all(isinstance(size, int) and size >= 0 for size in sizes):
+    whole_sizes = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in sizes)
+    if not whole_sizes or not sizes:
         raise InputError(f"shape={sizes!r} of {name!r} is not a list of sizes")
     if axis not in (-1, -2):
         raise InputError(f"axis={axis!r} of {name!r} is neither -1 nor -2")

@@ -28,7 +28,7 @@ from functools import cached_property
 from typing import Any
 
 from fp4lab.errors import InputError, expect
-from fp4lab.formats.elements import FP32, ElementType, Specials
+from fp4lab.formats.elements import FP32, ElementType, Specials, compute_properties
 from fp4lab.formats.rounding import Overflow, Ties
 
 
@@ -145,8 +145,10 @@ class BlockFormat:
     def __post_init__(self) -> None:
         self._check_types()
         self._validate()
-        # torch.compile cannot trace the lock of a cached property: make these here
-        _ = self.ints, self.amax_factor
+        for field in ("scale_cap", "amax_target", "scale_floor", "zero_scale"):
+            # 256 and 256.0 are one format, and so have one hash
+            object.__setattr__(self, field, float(getattr(self, field)))
+        compute_properties(self)
 
     def _check_types(self) -> None:
         cure = f"use one of fp4lab.formats, in {self.name!r}"
@@ -189,7 +191,7 @@ class BlockFormat:
                 raise InputError(f"{field}={value} of {self.name!r} is not a finite scale >= 0")
         if self.block is not None and self.scale is not None:
             self._check_scale(self.scale)
-            self._check_arithmetic()
+            self._check_arithmetic(self.scale)
             self._check_level(*self.block)
         elif self.level != Level.NONE:
             raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
@@ -212,12 +214,34 @@ class BlockFormat:
                 f"{self.block_scale.name}: use {' or '.join(rule.name for rule in rules)}"
             )
 
-    def _check_arithmetic(self) -> None:
+    def _check_arithmetic(self, scale: ElementType) -> None:
         two_level = self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
         if self.scale_ties != Ties.EVEN and not two_level:
             raise InputError(
                 f"scale_ties={self.scale_ties.name} of {self.name!r} needs FOLDED or DIVIDED block "
                 "scales"
+            )
+        for field, does in (
+            ("scale_cap", two_level),
+            ("scale_floor", two_level),
+            ("zero_scale", two_level or self.block_scale == BlockScale.ENCODE),
+        ):
+            value = getattr(self, field)
+            if value and not does:
+                raise InputError(
+                    f"{field}={value} of {self.name!r} does nothing with block_scale="
+                    f"{self.block_scale.name}; leave it at 0"
+                )
+            short = scale.bits <= 8 and field != "scale_cap"
+            if value and short and value not in scale.values():
+                raise InputError(
+                    f"{field}={value} of {self.name!r} is no value of its scale type "
+                    f"{scale.name!r}; choose one that is"
+                )
+        if 0 < self.amax_target < self.element.min_subnormal:
+            raise InputError(
+                f"amax_target={self.amax_target} of {self.name!r} is below the smallest element "
+                f"{self.element.min_subnormal}; choose one near {self.element.max_value}"
             )
         if self.scale_precision.mantissa_bits != 23 and self.block_scale != BlockScale.DIVIDED:
             raise InputError(

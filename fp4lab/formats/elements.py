@@ -31,6 +31,13 @@ class Specials(IntEnum):
     IEEE = 2
 
 
+def compute_properties(instance: object) -> None:
+    """Computes all cached properties now: torch.compile cannot trace their lock."""
+    for name, attribute in vars(type(instance)).items():
+        if isinstance(attribute, cached_property):
+            getattr(instance, name)
+
+
 @dataclass(frozen=True)
 class ElementType:
     """A binary floating-point type of at most 16 bits, or float32 as a scale type.
@@ -93,6 +100,8 @@ class ElementType:
                 f"has_zero=False of {self.name!r} is for unsigned powers of two from 2^-127 to "
                 "2^127; set mantissa_bits=0, signed=False and such a bias"
             )
+
+        compute_properties(self)
 
     @cached_property
     def is_short_float32(self) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, Rounding
 from fp4lab.functional.arguments import Ragged, operator_arguments
 from fp4lab.functional.operations import fake_quantized, largest_code, saturated
@@ -90,7 +91,14 @@ def compare(q: Tensor, x: Tensor, *, saturation: float = float("nan")) -> Error:
     """
     if x.numel() == 0:
         return Error(float("inf"), 0.0, 1.0, 1.0, 0.0, 0.0)
+    if q.shape != x.shape:
+        raise InputError(f"q of shape {tuple(q.shape)} and x of {tuple(x.shape)} should be alike")
     q64, x64 = q.detach().to(torch.float64), x.detach().to(torch.float64)
+    # squares of what is tiny or huge in float64 would vanish or overflow
+    largest = torch.maximum(q64.abs().max(), x64.abs().max())
+    if largest > 0 and largest.isfinite():
+        _, exponent = torch.frexp(largest)
+        q64, x64 = torch.ldexp(q64, -exponent), torch.ldexp(x64, -exponent)
     power, noise = x64.square().sum(), (q64 - x64).square().sum()
     inner, q_power = (q64 * x64).sum(), q64.square().sum()
     if power == 0:
@@ -107,7 +115,7 @@ def compare(q: Tensor, x: Tensor, *, saturation: float = float("nan")) -> Error:
     return Error(
         sqnr_db=(-10 * ratio.log10()).item(),
         relative_mse=ratio.item(),
-        cosine=(inner / (power * q_power).sqrt()).item() if q_power > 0 else 0.0,
+        cosine=(inner / (power * q_power).sqrt()).item() if q_power != 0 else 0.0,
         gain=(inner / power).item(),
         underflow=(q64[x64 != 0] == 0).to(torch.float64).mean().item(),
         saturation=saturation,

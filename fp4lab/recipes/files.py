@@ -58,7 +58,7 @@ def from_toml(text: str) -> Recipe:
     """The recipe in a TOML text."""
     try:
         return from_dict(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"recipe is not valid TOML: {error}") from None
 
 
@@ -66,7 +66,7 @@ def from_json(text: str) -> Recipe:
     """The recipe in a JSON text."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"recipe is not valid JSON: {error}") from None
     return from_dict(data)
 

@@ -204,9 +204,11 @@ class Recipe:
         rules = tuple(replace(rule, use=changed(rule.use)) for rule in self.rules)
         result = replace(self, linear=changed(self.linear), rules=rules)
         if result == self:
+            removed = suffix[0] == "-"
             raise InputError(
-                f"technique={suffix[1:]!r} changes nothing in recipe {self.name!r}; it is "
-                f"{'not used' if suffix[0] == '-' else 'used already'} there"
+                f"technique={suffix[1:]!r} changes nothing in recipe {self.name!r}: "
+                + ("it is not used" if removed else "it is used already, or nothing is quantized")
+                + "; see print(recipe) for what is"
             )
         return replace(result, name=self.name + suffix)
 

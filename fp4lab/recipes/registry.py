@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError, expect, unknown
 from fp4lab.recipes.recipe import Recipe
 
 _RECIPES: dict[str, Recipe] = {}
@@ -29,6 +29,7 @@ def register(recipe: Recipe) -> Recipe:
     >>> get("mine_last2-sr").name
     'mine_last2-sr'
     """
+    expect("recipe", recipe, Recipe, "give a Recipe")
     if not _BASE.fullmatch(recipe.name):
         raise InputError(f"name={recipe.name!r} of a recipe to register may hold a-z, 0-9 and _")
     if _RECIPES.setdefault(recipe.name, recipe) != recipe:
@@ -54,6 +55,7 @@ def get(name: str) -> Recipe:
     >>> get("nvfp4_base+sr.dgrad").linear.dgrad.a.rounding
     <Rounding.STOCHASTIC_8: 'stochastic8'>
     """
+    expect("name", name, str, "give the name of a recipe, such as 'nvfp4'")
     base, *changes = re.split(r"(?=[-+])", name)
     recipe = _with_blocks(base)
     for change in changes:

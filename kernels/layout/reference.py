@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, whole
 
 
 def pack_nibbles(codes: Tensor) -> Tensor:
@@ -69,6 +69,8 @@ def unswizzle_128x4(swizzled: Tensor, num_rows: int, num_columns: int) -> Tensor
     >>> torch.equal(unswizzle_128x4(swizzle_128x4(scales), 50, 5), scales)
     True
     """
+    whole("num_rows", num_rows, 0, 2**63 - 1)
+    whole("num_columns", num_columns, 0, 2**63 - 1)
     if swizzled.dim() != 2 or swizzled.element_size() != 1:
         raise InputError(
             f"swizzled scales of shape {tuple(swizzled.shape)} and dtype {swizzled.dtype}: the "

@@ -12,6 +12,7 @@ import fp4lab
 from fp4lab import formats as f
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, ElementType, Specials
+from fp4lab.functional import compare
 
 X = torch.randn(32, 64)
 Q = fp4lab.quantize(X, f.NVFP4)
@@ -162,6 +163,26 @@ OTHERS: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: fp4lab.dequantize(X),  # type: ignore[arg-type]
         ["q=Tensor", "quantize it"],
     ),
+    "another device by dtype": (
+        lambda: Q.to(torch.float16),  # type: ignore[arg-type]
+        ["torch.float16", "dequantize(dtype)"],
+    ),
+    "equal to a tensor": (
+        lambda: Q.equal(X),  # type: ignore[arg-type]
+        ["other=Tensor", "QuantizedTensor"],
+    ),
+    "saving what has no name": (
+        lambda: fp4lab.save(Q, "x.safetensors"),  # type: ignore[arg-type]
+        ["tensors=", "Mapping", "dictionary"],
+    ),
+    "figures of other shapes": (
+        lambda: compare(X, X[:1]),
+        ["(32, 64)", "(1, 64)"],
+    ),
+    "rows of the swizzle": (
+        lambda: fp4lab.unswizzle_128x4(torch.zeros(128, 4, dtype=torch.uint8), -1, 2),
+        ["num_rows=-1", "from 0"],
+    ),
     "swizzle of floats": (
         lambda: fp4lab.swizzle_128x4(X),
         ["(32, 64)", "torch.float32", "one-byte"],
@@ -288,6 +309,26 @@ FORMATS: dict[str, tuple[BlockFormat, dict[str, Any], list[str]]] = {
     "cap": (f.NVFP4, {"scale_cap": -1.0}, ["scale_cap=-1.0", "finite"]),
     "floor": (f.NVFP4, {"scale_floor": float("nan")}, ["scale_floor=nan", "finite"]),
     "zero scale": (f.NVFP4, {"zero_scale": float("inf")}, ["zero_scale=inf", "finite"]),
+    "floor between two scales": (
+        f.NVFP4,
+        {"scale_floor": 0.3},
+        ["scale_floor=0.3", "'e4m3'", "choose one"],
+    ),
+    "zero scale beyond the type": (
+        f.NVFP4,
+        {"zero_scale": 1e9},
+        ["zero_scale=1000000000.0", "no value of its scale type"],
+    ),
+    "floor of a power of two": (
+        f.MXFP4,
+        {"scale_floor": 0.5},
+        ["scale_floor=0.5", "does nothing", "POWER_OF_TWO"],
+    ),
+    "target below the elements": (
+        f.NVFP4,
+        {"amax_target": 1e-45},
+        ["amax_target=1e-45", "smallest element 0.5"],
+    ),
     "4-over-6 of folded scales": (
         f.NVFP4,
         {"selection": f.Selection.MAE},

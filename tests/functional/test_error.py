@@ -70,3 +70,17 @@ def test_something_from_nothing() -> None:
 def test_figures_of_low_precision_inputs_are_of_their_own_values() -> None:
     x = torch.randn(32, 64).bfloat16()
     assert fp4lab.error(x, f.NVFP4) == fp4lab.error(x.float(), f.NVFP4)
+
+
+def test_numbers_whose_squares_leave_float64() -> None:
+    e = fp4lab.error(torch.full((1, 16), 1e-170, dtype=torch.float64), f.NVFP4)
+    assert (e.sqnr_db, e.relative_mse, e.underflow) == (0.0, 1.0, 1.0)
+    for scale in (2.0**-600, 2.0**600):
+        x = torch.randn(64, dtype=torch.float64)
+        q = x + 0.01 * torch.randn(64, dtype=torch.float64)
+        assert compare(q * scale, x * scale) == pytest.approx(compare(q, x), nan_ok=True, rel=1e-12)
+
+
+def test_nan_is_not_hidden() -> None:
+    e = compare(torch.tensor([float("nan"), 1.0]), torch.ones(2))
+    assert all(math.isnan(figure) for figure in (e.sqnr_db, e.relative_mse, e.cosine, e.gain))

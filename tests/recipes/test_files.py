@@ -24,13 +24,14 @@ def user_formats(draw):
     if draw(st.booleans()):
         element = replace(element, name=draw(NAMES), bias=element.bias + draw(st.integers(-1, 1)))
     block = draw(st.tuples(st.sampled_from([1, 2, 16, 64]), st.integers(1, 64)))
-    return draw(
-        st.sampled_from([formats.NVFP4, formats.NVFP4_4OVER6, formats.FP8_ROW_E4M3])
-    ).replace(
+    base = draw(st.sampled_from([formats.NVFP4, formats.NVFP4_4OVER6, formats.FP8_ROW_E4M3]))
+    if base is not formats.FP8_ROW_E4M3:
+        floor = draw(st.sampled_from([v for v in formats.E4M3.values() if v >= 0]))
+        base = base.replace(scale_floor=floor, scale_cap=draw(st.integers(0, 2**24)) * 2.0**-15)
+    return base.replace(
         name=draw(NAMES),
         element=element,
         block=block,
-        scale_floor=draw(st.integers(0, 2**24)) * 2.0**-24,
         ties=draw(st.sampled_from(formats.Ties)),
         keep_negative_zero=draw(st.booleans()),
     )

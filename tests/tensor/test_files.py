@@ -171,3 +171,11 @@ def test_loading_never_unpickles(tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(1)}, path)
     with pytest.raises(InputError, match="not a whole safetensors file"):
         fp4lab.load(path)
+
+
+def test_pending_conjugation_and_negation_are_saved(tmp_path: Path) -> None:
+    c = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    fp4lab.save({"c": c, "imag": c.imag}, tmp_path / "c.safetensors")
+    loaded = fp4lab.load(tmp_path / "c.safetensors")
+    assert torch.equal(loaded["c"], c.resolve_conj())  # type: ignore[arg-type]
+    assert torch.equal(loaded["imag"], torch.tensor([-2.0, 4.0]))  # type: ignore[arg-type]
