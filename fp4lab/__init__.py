@@ -61,6 +61,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     # training needs more libraries than quantizing does: they are imported where it is asked for
     if name == "compare":

@@ -146,8 +146,8 @@ class BlockFormat:
         self._check_types()
         self._validate()
         for field in ("scale_cap", "amax_target", "scale_floor", "zero_scale"):
-            # 256 and 256.0 are one format, and so have one hash
-            object.__setattr__(self, field, float(getattr(self, field)))
+            # 256 and 256.0, 0.0 and -0.0 are one format, and so have one hash
+            object.__setattr__(self, field, float(getattr(self, field)) + 0.0)
         compute_properties(self)
 
     def _check_types(self) -> None:

@@ -1,9 +1,23 @@
 """Recipes as files: TOML, JSON and the hash.
 
 Formats and element types that come with fp4lab are written by name; a user's own are written out,
-so that a file can be read where they are not registered. A layer with one format everywhere is
-written as that format (`use = "bf16"`). Recipes inside a recipe are always written out, but may be
-read by name (`to = "bf16"` in a switch).
+so that a file can be read where they are not registered. Where the numerics of layers stand, a file
+may give the name of a recipe instead, of which it takes these alone, without its rules:
+
+    name = "mine"
+    linear = "nvfp4-rht"
+
+    [[rules]]
+    pattern = "head"
+    use = "bf16"
+
+    [[rules]]
+    pattern = "*.mlp.*"
+    blocks = { end = "first", count = 1 }
+    use = "mxfp8"
+
+Operands that a table leaves out stay as they are (float32, not BF16); the last rule that matches a
+layer wins. Recipes inside a recipe (`to` of a switch) are written out, but may be read by name.
 """
 
 from __future__ import annotations
@@ -100,17 +114,21 @@ def _name_of(value: object) -> str | None:
         return value.name
     if isinstance(value, LinearRecipe):
         fmt = value.fprop.a.format
-        return _name_of(fmt) if fmt is not None and value == LinearRecipe.uniform(fmt) else None
+        name = None if fmt is None else _name_of(fmt)
+        # written by name only where that is the format too: a recipe may be published anew
+        if name is None or value != LinearRecipe.uniform(formats.get(name)):
+            return None
+        return name if registry.get(name).linear == value else None
     return None
 
 
 def _by_name(kind: type, name: str) -> object:
     if kind is BlockFormat:
         return formats.get(name)
-    if kind is LinearRecipe:
-        return LinearRecipe.uniform(formats.get(name))
     if kind is Recipe:
         return registry.get(name)
+    if kind is LinearRecipe:
+        return registry.get(name).linear
     if kind is ElementType:
         return formats.get_element(name)
     raise InputError(f"{name!r} stands where a table with the fields of {kind.__name__} should")

@@ -16,13 +16,9 @@ from fp4lab import formats
 from fp4lab.formats import BlockFormat, Hadamard, Rounding
 from fp4lab.recipes.operands import Gemm, LinearRecipe, Operand, Source
 from fp4lab.recipes.recipe import Recipe
-from fp4lab.recipes.rules import Rule
+from fp4lab.recipes.rules import HEAD_IN_BF16
 
 _BF16 = LinearRecipe.uniform(formats.BF16)
-HEAD_RULE = Rule(
-    pattern="head|*.head|*_head|output|embed_out|*.embed_out", use=_BF16, optional=True
-)
-
 #: the very numbers that fprop multiplied
 REUSED = Operand(source=Source.FORWARD)
 
@@ -43,7 +39,7 @@ def _fp8_tensor() -> Recipe:
             dgrad=Gemm(a=gradient, b=REUSED),
             wgrad=Gemm(a=gradient, b=REUSED),
         ),
-        rules=(HEAD_RULE,),
+        rules=(HEAD_IN_BF16,),
         provenance=(
             "Transformer Engine, Float8CurrentScaling with its default Format.HYBRID: E4M3 for X "
             "and W, E5M2 for dY, one float32 scale per tensor from the current amax. A scale per "
@@ -61,7 +57,7 @@ def _fp8_block() -> Recipe:
             dgrad=Gemm(a=row, b=REUSED),
             wgrad=Gemm(a=row, b=row),
         ),
-        rules=(HEAD_RULE,),
+        rules=(HEAD_IN_BF16,),
         provenance=(
             "DeepSeek-V3 (arXiv 2412.19437 section 3.3) and Transformer Engine, "
             "Float8BlockScaling: E4M3, X and dY per 1x128, W per 128x128, reused in dgrad. Chosen: "
@@ -76,7 +72,7 @@ def _fp8_block() -> Recipe:
 MXFP8 = Recipe(
     name="mxfp8",
     linear=LinearRecipe.uniform(formats.MXFP8_E4M3),
-    rules=(HEAD_RULE,),
+    rules=(HEAD_IN_BF16,),
     provenance=(
         "arXiv 2506.08027 (Mishra et al.): E4M3 for X, W and dY, power-of-two scales per 1x32 "
         "rounded up so that nothing is clipped; every operand is quantized from high precision "
@@ -105,7 +101,7 @@ def _fp4(
                 b=Operand(format=row, hadamard=hadamard),
             ),
         ),
-        rules=(HEAD_RULE,),
+        rules=(HEAD_IN_BF16,),
         provenance=provenance,
     )
 
@@ -140,7 +136,7 @@ MXFP4 = _fp4(
 NVFP4_BASE = Recipe(
     name="nvfp4_base",
     linear=LinearRecipe.uniform(formats.NVFP4),
-    rules=(HEAD_RULE,),
+    rules=(HEAD_IN_BF16,),
     provenance=(
         "arXiv 2509.25149 appendix E.1, the base of its ablations: every operand NVFP4 1x16 along "
         "its own contracted axis, to nearest, no transform."

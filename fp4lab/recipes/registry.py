@@ -3,15 +3,19 @@
     name = base [_first<k>] [_last<k>] { (-|+) technique [. where] }
 
 `nvfp4_last2-rht` is the recipe `nvfp4` with the last two blocks in BF16 and no Hadamard transforms:
-the same names that `keep_high_precision`, `without` and `with_` give their results.
+the same names that `keep_high_precision`, `without` and `with_` give their results. A base is a
+registered recipe, or else a format: then every operand is in it, to nearest, but the output head.
 """
 
 from __future__ import annotations
 
 import re
 
+from fp4lab import formats
 from fp4lab.errors import InputError, expect, unknown
+from fp4lab.recipes.operands import LinearRecipe
 from fp4lab.recipes.recipe import Recipe
+from fp4lab.recipes.rules import HEAD_IN_BF16
 
 _RECIPES: dict[str, Recipe] = {}
 _BASE = re.compile(r"[a-z][a-z0-9_]*")
@@ -54,6 +58,15 @@ def get(name: str) -> Recipe:
 
     >>> get("nvfp4_base+sr.dgrad").linear.dgrad.a.rounding
     <Rounding.STOCHASTIC_8: 'stochastic8'>
+    >>> print(get("mxfp6_e2m3"))  # doctest: +ELLIPSIS
+    recipe mxfp6_e2m3 (...)
+        fprop       dgrad       wgrad (along tokens)
+    --  ----------  ----------  --------------------
+    X   mxfp6_e2m3  -           mxfp6_e2m3
+    W   mxfp6_e2m3  mxfp6_e2m3  -
+    dY  -           mxfp6_e2m3  mxfp6_e2m3
+      W is rounded anew in dgrad, along another axis: other values than in fprop
+      layers 'head|*.head|*_head|output|embed_out|*.embed_out' (if there are any): bf16 everywhere
     """
     expect("name", name, str, "give the name of a recipe, such as 'nvfp4'")
     base, *changes = re.split(r"(?=[-+])", name)
@@ -65,11 +78,19 @@ def get(name: str) -> Recipe:
     return recipe
 
 
+def _base(name: str) -> Recipe | None:
+    if name in formats.names() and name not in _RECIPES:
+        linear = LinearRecipe.uniform(formats.get(name))
+        return Recipe(name=name, linear=linear, rules=(HEAD_IN_BF16,))
+    return _RECIPES.get(name)
+
+
 def _with_blocks(name: str) -> Recipe:
-    if name in _RECIPES:
-        return _RECIPES[name]
+    if (recipe := _base(name)) is not None:
+        return recipe
     match = _BLOCKS.fullmatch(name)
-    if match is None or match["base"] not in _RECIPES:
-        raise unknown("recipe", name, _RECIPES)
+    recipe = None if match is None else _base(match["base"])
+    if match is None or recipe is None:
+        raise unknown("recipe", name, [*_RECIPES, *formats.names()])
     first, last = (int(match[end] or 0) for end in ("first", "last"))
-    return _RECIPES[match["base"]].keep_high_precision(first=first, last=last)
+    return recipe.keep_high_precision(first=first, last=last)

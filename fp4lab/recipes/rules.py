@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from fp4lab import formats
 from fp4lab.errors import InputError, expect, unknown
 from fp4lab.recipes.operands import LinearRecipe
 
@@ -123,6 +124,14 @@ class Rule:
 
     def __str__(self) -> str:
         return repr(self.pattern) if self.blocks is None else f"{self.pattern!r} in {self.blocks}"
+
+
+#: output heads under their usual names
+HEAD_IN_BF16 = Rule(
+    pattern="head|*.head|*_head|output|embed_out|*.embed_out",
+    use=LinearRecipe.uniform(formats.BF16),
+    optional=True,
+)
 
 
 @dataclass(frozen=True)

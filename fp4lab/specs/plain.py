@@ -124,7 +124,10 @@ def _decode_union(arguments: Any, data: object, path: str, by_name: ByName | Non
 
 def _decode_dataclass(kind: Any, data: object, path: str, by_name: ByName | None) -> object:
     if isinstance(data, str) and by_name is not None:
-        return by_name(kind, data)
+        try:
+            return by_name(kind, data)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
     if not isinstance(data, Mapping):
         raise _wrong(path, data, f"a table with the fields of {kind.__name__}")
     hints = typing.get_type_hints(kind)

@@ -203,7 +203,7 @@ def test_the_hash_is_the_same_in_every_process_and_version():
     [
         ("name = ", "not valid TOML"),
         ("linear = 'nvfp4'", "recipe.name is missing"),
-        ("name = 'x'\nlinear = 'nvfp5'", "format='nvfp5' is not known"),
+        ("name = 'x'\nlinear = 'nvfp5'", "linear: recipe='nvfp5' is not known"),
         ("name = 'x'\nlinear = 3", r"recipe\.linear=3 should be a table"),
         (
             "name = 'x'\n[linear.fprop.a]\nfmt = 'nvfp4'",
@@ -251,3 +251,28 @@ def test_files_are_read_by_their_suffix(tmp_path):
 def test_json_is_plain():
     assert json.loads(recipes.get("mxfp4").to_json()) == recipes.get("mxfp4").to_dict()
     assert isinstance(recipes.get("mxfp4").linear.fprop.b.format, BlockFormat)
+
+
+def test_numerics_by_the_name_of_a_recipe():
+    text = """
+        name = "mine"
+        linear = "nvfp4-rht"
+        [[rules]]
+        pattern = "*.mlp.*"
+        use = "mxfp6_e2m3"
+    """
+    recipe = Recipe.from_toml(text)
+    assert recipe.linear == recipes.get("nvfp4-rht").linear
+    assert recipe.rules[0].use == LinearRecipe.uniform(formats.MXFP6_E2M3)
+    assert_round_trips(recipe)
+    assert '"nvfp4"' not in recipe.to_toml().splitlines()[1]
+
+
+def test_a_format_is_a_recipe_of_its_own():
+    recipe = recipes.get("mxfp6_e2m3_last2")
+    assert recipe.resolve("mlp", 0, 4).linear == LinearRecipe.uniform(formats.MXFP6_E2M3)
+    assert recipe.resolve("mlp", 3, 4).linear == LinearRecipe.uniform(formats.BF16)
+    assert recipe.resolve("lm_head").linear == LinearRecipe.uniform(formats.BF16)
+    assert recipes.get("nvfp4").linear != LinearRecipe.uniform(formats.NVFP4)
+    with pytest.raises(InputError, match="'mxfp6_e2m' is not known; did you mean 'mxfp6_e2m3'"):
+        recipes.get("mxfp6_e2m")
