@@ -13,7 +13,6 @@ bug and shows its traceback.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import re
 import sys
@@ -21,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from fp4lab import __version__
-from fp4lab.errors import InputError, NonFiniteError, unknown
+from fp4lab.errors import InputError, NonFiniteError, describe, unknown
 
 OK, BAD_INPUT, NON_FINITE, INTERRUPTED = 0, 2, 3, 130
 Arguments = TypeVar("Arguments")
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise unknown("command", words[0], COMMANDS)
         return COMMANDS[words[0]][0](words[1:])
     except (InputError, NonFiniteError, OSError) as error:
-        print(f"fp4lab: {_describe(error)}", file=sys.stderr)
+        print(f"fp4lab: {describe(error)}", file=sys.stderr)
         return NON_FINITE if isinstance(error, NonFiniteError) else BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -116,15 +115,6 @@ def _usage() -> str:
         f"{commands}\n\n"
         "fp4lab COMMAND --help lists the options of a command."
     )
-
-
-def _describe(error: Exception) -> str:
-    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
-        return str(error)
-    text = f"{error.filename}: {error.strerror}"
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        text += "; what was saved before is intact: free some space and give the command again"
-    return text
 
 
 def _one_line(box: str, command: str) -> str:

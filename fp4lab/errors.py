@@ -8,6 +8,7 @@ other exception that reaches the command line is a bug and keeps its traceback.
 from __future__ import annotations
 
 import difflib
+import errno
 import operator
 from collections.abc import Iterable
 from typing import SupportsIndex
@@ -25,6 +26,20 @@ class InputError(ValueError):
 
 class NonFiniteError(RuntimeError):
     """Training met a NaN or an infinity; the message names the step, the layer and the tensor."""
+
+
+def describe(error: Exception) -> str:
+    """The message of an error that a user can cause, in one line, a full disk with the cure.
+
+    >>> describe(PermissionError(13, "Permission denied", "a.toml"))
+    'a.toml: Permission denied'
+    """
+    if not isinstance(error, OSError) or error.strerror is None:
+        return " ".join(str(error).strip().splitlines())
+    text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        text += "; what was saved before is intact: free some space and give the command again"
+    return text
 
 
 def expect(argument: str, value: object, kind: type, cure: str, *, optional: bool = False) -> None:

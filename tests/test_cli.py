@@ -98,6 +98,12 @@ def test_the_one_line_does_not_depend_on_the_terminal(
             "fp4lab: /a: No space left on device; what was saved before is intact: "
             "free some space and give the command again\n",
         ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            2,
+            "fp4lab: No space left on device; what was saved before is intact: "
+            "free some space and give the command again\n",
+        ),
         (OSError("odd"), 2, "fp4lab: odd\n"),
         (KeyboardInterrupt(), 130, ""),
     ],

@@ -16,6 +16,7 @@ from fp4lab.report import style, words
 from fp4lab.report.drawings import Drawing, drawings
 from fp4lab.report.folder import FIGURES, REPORT, Findings, read_findings
 from fp4lab.report.svg import inline_svg
+from fp4lab.train.files import naming, write_text
 
 PNG_DPI = 150
 
@@ -30,9 +31,11 @@ def write(folder: Path) -> Path:
     figures.mkdir(exist_ok=True)
     shown = list(drawings(found))
     for drawing in shown:
-        drawing.figure.savefig(figures / f"{drawing.name}.png", dpi=PNG_DPI, facecolor=style.LIGHT)
+        path = figures / f"{drawing.name}.png"
+        with naming(path):
+            drawing.figure.savefig(path, dpi=PNG_DPI, facecolor=style.LIGHT)
     report = folder / REPORT
-    report.write_text(render(found, shown), encoding="utf-8")
+    write_text(report, render(found, shown))
     return report
 
 

@@ -19,7 +19,7 @@ from typing import IO
 
 import torch
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, describe
 from fp4lab.train.files import write_json
 
 PROCESS_NAME = "fp4lab run"
@@ -69,11 +69,14 @@ def attempt(job: Job) -> str | None:
     try:
         job.work(job.folder)
     except Exception as error:
-        traceback.print_exc()
-        text = str(error).strip() or "no message"
-        reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
-        write_json(job.failure, {"reason": " ".join(reason.split())})
-        return " ".join(reason.split())
+        reason = describe(error) or "no message"
+        if not isinstance(error, (InputError, OSError)):
+            reason = f"{type(error).__name__}: {reason}"
+        # A full disk may be the reason, and takes neither log nor file.
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+            write_json(job.failure, {"reason": reason})
+        return reason
     return None
 
 

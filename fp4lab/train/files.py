@@ -5,31 +5,71 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fp4lab.errors import InputError
 
+_TEMPORARY = re.compile(r"\.(.+)\.\d+\.tmp")
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the name of a file into the OSError of a write to it, which leaves it out.
+
+    >>> with naming(Path("metrics.jsonl")):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    OSError: [Errno 28] No space left on device: 'metrics.jsonl'
+    """
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
 
 def sync(path: Path) -> None:
     """Force a file's bytes, or a folder's list of names, onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with naming(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file at once: write a sibling, sync it, rename it; on failure nothing changes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with naming(path):
+            temporary.write_text(text, encoding="utf-8")
         sync(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def intended(name: str) -> str:
+    """The name of the file that a leftover of a killed `write_text` was to become, or its own.
+
+    >>> intended(".result.json.123.tmp"), intended("result.json")
+    ('result.json', 'result.json')
+    """
+    match = _TEMPORARY.fullmatch(name)
+    return match[1] if match else name
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what killed calls of `write_text` left in a folder that no other process writes to."""
+    for path in folder.glob(".*.tmp"):
+        if path.is_file() and intended(path.name) != path.name:
+            path.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fp4lab.train.files import write_text
+from fp4lab.train.files import naming, write_text
 
 Event = dict[str, Any]
 TIMING = ("step_time", "tokens_per_second", "mfu")
@@ -51,16 +51,19 @@ class MetricsFile:
 
     def write(self, event: Event) -> None:
         """Add one line."""
-        self._file.write(_line(event))
-        self._file.flush()
+        with naming(self.path):
+            self._file.write(_line(event))
+            self._file.flush()
 
     def sync(self) -> None:
         """Force all lines onto the disk, before a checkpoint that supposes them."""
-        os.fsync(self._file.fileno())
+        with naming(self.path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with naming(self.path):
+            self._file.close()
 
 
 def _line(event: Event) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -130,6 +131,19 @@ def test_digest_names_the_worst_layer(comparison_folder: Path) -> None:
 
 def test_drawn_again_it_is_the_same(text: str, comparison_folder: Path) -> None:
     assert write(comparison_folder).read_text(encoding="utf-8") == text
+
+
+def test_a_full_disk_is_named(comparison_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name, part in (("gaps.png", "matplotlib.figure.Figure.savefig"),
+                       ("report.html", "pathlib.Path.write_text")):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(part, full)
+            with pytest.raises(OSError, match="No space left on device") as caught:
+                write(comparison_folder)
+            assert Path(caught.value.filename).name == name
 
 
 def test_a_folder_without_a_comparison(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-"""Work for the runner: writes steps to metrics.jsonl, and dies as told."""
+"""Work for the runner that dies as told, and comparisons that take no time."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
+import itertools
 import json
 import os
 import signal
@@ -11,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from fp4lab.errors import InputError, NonFiniteError
+from fp4lab.studies import Comparison, compare
+from fp4lab.train.config import FitConfig
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class FakeWork:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.die == "nan":
             raise NonFiniteError("step 2: layer 'blocks.0' gave a NaN\nin its output")
+        if self.die == "full":
+            raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
         if self.die == "input":
             raise InputError("steps=0 must be positive; use 1")
         if self.die == "exit":
@@ -93,3 +101,33 @@ class KillingBatches:
                 self.marker.touch(exist_ok=False)
                 os.kill(os.getpid(), signal.SIGKILL)
         return classified_batch(index)
+
+
+def compare_here(folder: Path) -> Comparison:
+    """A comparison of two recipes in this process."""
+
+    def batch(index: int) -> tuple[Tensor, Tensor]:
+        # A function inside another cannot be sent to a new process.
+        return classified_batch(index)
+
+    return compare(
+        build_classifier,
+        batch,
+        ["bf16", "mxfp4"],
+        config=FitConfig(steps=2, device="cpu", threads=1),
+        out=folder,
+        console=Console(file=io.StringIO()),
+    )
+
+
+def compare_and_die(folder: Path, moment: int) -> None:
+    """The same, but killed before the bytes of its file number `moment` are on the disk."""
+    calls, fsync = itertools.count(1), os.fsync
+
+    def die(descriptor: int) -> None:
+        if next(calls) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(descriptor)
+
+    os.fsync = die  # type: ignore[assignment]
+    compare_here(folder)

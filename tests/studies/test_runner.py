@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -102,6 +103,17 @@ def test_runs_in_this_process_when_asked(tmp_path: Path) -> None:
     assert starts(tmp_path, "fine") == [os.getpid()]
     assert watch.failures == {"bad": "steps=0 must be positive; use 1"}
     assert json.loads(jobs[1].failure.read_text()) == {"reason": outcomes["bad"]}
+
+
+def test_a_full_disk_is_a_reason_though_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, value: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("fp4lab.studies.child.write_json", full)
+    outcomes = run_here(jobs_in(tmp_path, full=FakeWork(die="full")), watch=Silent())
+    assert str(outcomes["full"]).startswith("metrics.jsonl: No space left on device; what was")
 
 
 def test_what_can_be_sent_to_a_process() -> None:

@@ -3,9 +3,8 @@ from __future__ import annotations
 import doctest
 import errno
 import json
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -155,20 +154,11 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
 
 
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """No file of this process may grow beyond `size` bytes: a full disk, with another number."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_disk_that_refuses_leaves_the_old_checkpoint_and_nothing_new(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_leaves_the_old_checkpoint_and_nothing_new(
+    tmp_path: Path, small_disk: Callable[[int], AbstractContextManager[None]]
+) -> None:
     checkpoints.save(tmp_path, make(1), keep=1)
-    with largest_file(2**16), pytest.raises(OSError, match="File too large") as caught:
+    with small_disk(2**16), pytest.raises(OSError, match="File too large") as caught:
         checkpoints.save(tmp_path, make(2, size=2**16), keep=1)
     assert caught.value.errno == errno.EFBIG
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
