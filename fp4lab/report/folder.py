@@ -4,6 +4,7 @@ summary.json     gaps, intervals, verdicts, step times (`report.summary`)
 errors.json      quantization errors of every layer, a table a recipe
 comparison.json  what was compared: the settings that must not change, and facts for the reader
 runs/            a folder a run, `<recipe>-seed<k>`, with its `metrics.jsonl`
+logs/            what each run printed, and why it failed
 figures/*.png, report.html
 """
 
@@ -23,6 +24,7 @@ SUMMARY = "summary.json"
 ERRORS = "errors.json"
 COMPARISON = "comparison.json"
 FIGURES = "figures"
+LOGS = "logs"
 REPORT = "report.html"
 
 Facts = Mapping[str, Mapping[str, str]]

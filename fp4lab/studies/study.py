@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from fp4lab.report.folder import run_folder
+from fp4lab.report.folder import LOGS, run_folder
 from fp4lab.studies.child import Job, unpicklable
 from fp4lab.studies.plan import Comparison, Plan
 from fp4lab.studies.progress import RunsProgress
@@ -51,7 +51,7 @@ def _jobs(plan: Plan, threads: int) -> dict[tuple[str, int], Job]:
             if isinstance(config, RunConfig):  # so that the run's folder can be used by itself
                 config = dataclasses.replace(config, recipe=name)
             folder = run_folder(plan.folder, name, seed)
-            log = plan.folder / "logs" / f"{folder.name}.txt"
+            log = plan.folder / LOGS / f"{folder.name}.txt"
             work = RecipeRun(task, recipe, config)
             jobs[name, seed] = Job(folder.name, folder, log, work, config.steps, threads)
     return jobs

@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from fp4lab.errors import InputError
-from fp4lab.report.folder import COMPARISON
+from fp4lab.report.folder import COMPARISON, LOGS
 from fp4lab.studies.plan import Plan
-from fp4lab.train.files import read_json, write_json
+from fp4lab.train.files import intended, read_json, remove_leftovers, write_json
 
 SCHEMA_VERSION = 1
 LOCK = ".lock"
@@ -37,7 +37,7 @@ def open_folder(plan: Plan, console: Console) -> int:
     """Begin or continue a comparison in `plan.folder`; returns the threads of a run.
 
     Recipes and seeds may be added later. The threads stay those of the first call, as the bits of a
-    run depend on them.
+    run depend on them. Half-written files that a death left are deleted.
 
     Raises InputError for a folder with anything else in it, or with other settings.
     """
@@ -54,10 +54,14 @@ def open_folder(plan: Plan, console: Console) -> int:
                 f"threads of a run stay at {threads}, with which {plan.folder} began",
                 soft_wrap=True,
             )
-    elif others := sorted(entry.name for entry in plan.folder.iterdir() if entry.name != LOCK):
+    elif others := sorted(
+        {intended(entry.name) for entry in plan.folder.iterdir()} - {LOCK, COMPARISON}
+    ):
         raise InputError(
             f"out={plan.folder} holds {others[0]!r} and no comparison; give a new or empty folder"
         )
+    for folder in (plan.folder, plan.folder / LOGS):
+        remove_leftovers(folder)
     record = {
         "schema_version": SCHEMA_VERSION,
         "settings": dict(plan.settings),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fp4lab.errors import InputError
 from fp4lab.train import toml
 from fp4lab.train.config import FitConfig, differences
-from fp4lab.train.files import read_json, write_json, write_text
+from fp4lab.train.files import intended, read_json, remove_leftovers, write_json, write_text
 
 if TYPE_CHECKING:
     from fp4lab.nn import ConversionReport
@@ -35,7 +35,7 @@ CHECKPOINTS = "checkpoints"
 RESULT = "result.json"
 TENSORBOARD = "tensorboard"
 #: What a death in the first moments may leave, before there is a run.
-_BEFORE_CONFIG = {RECIPE, CONVERSION, ENVIRONMENT, TENSORBOARD}
+_BEFORE_CONFIG = {RECIPE, CONVERSION, ENVIRONMENT, TENSORBOARD, CONFIG}
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,20 @@ def check(
 ) -> None:
     """Accept a folder that does not exist, is empty or holds the run that `now` records.
 
+    Half-written files that the death of an earlier process left there are deleted.
+
     Raises InputError, with what differs, if it holds another run or other files. A changed
     environment is only reported and noted, because the bits may still be the same.
     """
     if (folder / CONFIG).exists():
         _check_run(folder, config, now, report)
-        return
-    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    others = sorted(found - _BEFORE_CONFIG)
-    if others:
-        raise InputError(
-            f"folder={folder} holds {others[0]!r} but no run; give an empty or a new folder"
-        )
+    elif folder.is_dir():
+        others = sorted({intended(path.name) for path in folder.iterdir()} - _BEFORE_CONFIG)
+        if others:
+            raise InputError(
+                f"folder={folder} holds {others[0]!r} but no run; give an empty or a new folder"
+            )
+    remove_leftovers(folder)
 
 
 def create(

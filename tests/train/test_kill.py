@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,22 @@ from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train.metrics import Event
 
 Lines = Callable[[Path], list[Event]]
+
+#: Trains in a process that is killed before the bytes of its file number `moment` are on the disk.
+DYING = """
+import itertools, os, signal
+from fp4lab.train import train
+
+calls, fsync = itertools.count(1), os.fsync
+
+def die(descriptor):
+    if next(calls) == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fsync(descriptor)
+
+os.fsync = die
+train(config, folder=folder)
+"""
 
 
 @pytest.fixture
@@ -48,12 +65,12 @@ def config(tmp_path: Path) -> RunConfig:
     )
 
 
-def spawn(config: RunConfig, folder: Path) -> Any:
-    """`train` in a process of its own, forked from one that has torch imported already."""
+def spawn(target: Callable[..., object], *arguments: object) -> Any:
+    """A call in a process of its own, forked from one that has torch imported already."""
     context = multiprocessing.get_context("forkserver")
     # torch imports dynamo, which takes seconds, when the first optimizer is made.
     context.set_forkserver_preload(["torch._dynamo", "fp4lab.train", "fp4lab.nn", "fp4lab.models"])
-    process = context.Process(target=train, args=(config,), kwargs={"folder": folder})
+    process = context.Process(target=target, args=arguments)
     process.start()
     return process
 
@@ -92,7 +109,7 @@ def check_kills(config: RunConfig, tmp_path: Path, lines: Lines, *, kills: int, 
     train(config, folder=whole)
     killed = 0
     for _ in range(kills):
-        process = spawn(config, cut)
+        process = spawn(partial(train, folder=cut), config)
         killed += kill_after_lines(
             process, cut, lines=draw.randrange(0, 6), extra=draw.uniform(0.0, 0.02)
         )
@@ -110,6 +127,42 @@ def check_kills(config: RunConfig, tmp_path: Path, lines: Lines, *, kills: int, 
     assert result == same_but_time
     # Nothing of the deaths is left behind.
     assert not list(cut.rglob("*.tmp"))
+
+
+def check_deaths(
+    config: RunConfig, tmp_path: Path, lines: Lines, moments: Iterable[int]
+) -> int | None:
+    """Kill at each moment a run that never was killed before; the first moment it did not reach."""
+    whole = tmp_path / "whole"
+    train(config, folder=whole)
+    for moment in moments:
+        cut = tmp_path / f"cut{moment}"
+        process = spawn(exec, DYING, {"config": config, "folder": cut, "moment": moment})
+        process.join()
+        if process.exitcode == 0:
+            return moment
+        assert process.exitcode == -signal.SIGKILL
+        train(config, folder=cut)
+        assert_same_run(whole, cut, lines)
+        assert {path.name for path in cut.iterdir()} == {path.name for path in whole.iterdir()}
+        assert not list(cut.rglob("*.tmp"))
+    return None
+
+
+def test_a_death_while_the_folder_is_made_or_metrics_are_begun(
+    config: RunConfig, tmp_path: Path, lines: Lines
+) -> None:
+    # A file and its folder in turn: environment 1, 2, recipe 3, 4, conversion, config 7, metrics 9.
+    config = dataclasses.replace(config, steps=2, eval_every=2)
+    assert check_deaths(config, tmp_path, lines, (1, 7, 9)) is None
+
+
+@pytest.mark.slow
+def test_a_death_at_any_moment(config: RunConfig, tmp_path: Path, lines: Lines) -> None:
+    config = dataclasses.replace(config, steps=6, keep_checkpoints=1, recipe="nvfp4")
+    last = check_deaths(config, tmp_path, lines, range(1, 99))
+    # Five files before training, three checkpoints, and the result.
+    assert last == 2 * 5 + 3 * 8 + 2 + 1
 
 
 def test_killed_runs_resume_to_the_same_bits(
