@@ -10,10 +10,11 @@ patched. Left out: code that inductor generates, and float4_e2m1fn_x2, which tor
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import hypothesis
 import numpy as np
@@ -73,6 +74,21 @@ def fixed_seed() -> int:
     np.random.seed(seed)
     torch.manual_seed(seed)
     return seed
+
+
+@pytest.fixture
+def broken() -> Callable[[str], Iterator[str]]:
+    """A JSON table that is cut, is something else, lacks a value or has a wrong one."""
+
+    def damages(text: str) -> Iterator[str]:
+        table = json.loads(text)
+        yield from (text[: len(text) // 2], "", "[]", "null", "3", '{"a": 1}')
+        yield json.dumps({**table, "a": 1})
+        for key in table:
+            yield json.dumps({name: value for name, value in table.items() if name != key})
+            yield json.dumps({**table, key: [["x"]]})
+
+    return damages
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ def read_curve(path: Path) -> Curve:
     """Read a run's metrics; a missing file gives a curve without points."""
     points: dict[str, dict[int, float]] = {"train": {}, "eval": {}}
     for event in metrics.read(path) if path.is_file() else []:
-        if event["kind"] in points:
+        if event["kind"] in points and "loss" in event:
             points[event["kind"]][event["step"]] = event["loss"]
     return Curve(train=_series(points["train"]), evaluation=_series(points["eval"]))
 

@@ -2,7 +2,7 @@
 
 summary.json     gaps, intervals, verdicts, step times (`report.summary`)
 errors.json      quantization errors of every layer, a table a recipe
-comparison.json  what was compared: the settings that must not change, and facts for the reader
+comparison.json  what is compared: the settings that must not change, and facts for the reader
 runs/            a folder a run, `<recipe>-seed<k>`, with its `metrics.jsonl`
 logs/            what each run printed, and why it failed
 figures/*.png, report.html
@@ -10,14 +10,16 @@ figures/*.png, report.html
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.report.curves import Curve, read_curve
 from fp4lab.report.summary import Summary
-from fp4lab.train.files import read_json, write_json
+from fp4lab.train.files import read_record, write_json
 from fp4lab.train.folder import METRICS
 
 SUMMARY = "summary.json"
@@ -27,7 +29,39 @@ FIGURES = "figures"
 LOGS = "logs"
 REPORT = "report.html"
 
-Facts = Mapping[str, Mapping[str, str]]
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonRecord:
+    """What comparison.json holds."""
+
+    #: Values that must not change between two calls for the same folder.
+    settings: dict[str, Any]
+    #: The hash of every recipe, which must not change either.
+    recipes: dict[str, str]
+    #: Threads of a run.
+    threads: int
+    #: What the report tells its reader, section by section.
+    facts: dict[str, dict[str, str]]
+    schema_version: int = SCHEMA_VERSION
+
+    def write(self, folder: Path) -> None:
+        """Write the file."""
+        write_json(folder / COMPARISON, dataclasses.asdict(self))
+
+    @staticmethod
+    def read(folder: Path) -> ComparisonRecord:
+        """Read the file; InputError if it is missing, damaged or of another version."""
+        cure = "restore a copy, or give a new folder"
+        return read_record(folder / COMPARISON, ComparisonRecord, cure=cure, version=SCHEMA_VERSION)
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """What errors.json holds."""
+
+    recipes: dict[str, LayerErrors]
 
 
 def run_folder(folder: Path, recipe: str, seed: int) -> Path:
@@ -41,7 +75,7 @@ class Findings:
 
     summary: Summary
     errors: dict[str, LayerErrors]
-    facts: Facts
+    facts: dict[str, dict[str, str]]
     curves: dict[str, dict[int, Curve]]
 
 
@@ -55,7 +89,7 @@ def read_findings(folder: Path) -> Findings:
     return Findings(
         summary=summary,
         errors=read_errors(folder / ERRORS),
-        facts=read_json(folder / COMPARISON)["facts"],
+        facts=ComparisonRecord.read(folder).facts,
         curves={
             name: {
                 seed: read_curve(run_folder(folder, name, seed) / METRICS) for seed in seeds[name]
@@ -72,5 +106,4 @@ def write_errors(path: Path, errors: Mapping[str, LayerErrors]) -> None:
 
 def read_errors(path: Path) -> dict[str, LayerErrors]:
     """Read what `write_errors` wrote."""
-    tables = read_json(path)["recipes"]
-    return {name: LayerErrors.from_json(found) for name, found in tables.items()}
+    return read_record(path, _Errors, cure="run the comparison again").recipes

@@ -8,13 +8,11 @@ number that does not exist (the gap of a failed run, the interval of one seed) i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fp4lab.errors import InputError
-from fp4lab.train.files import read_json, write_json
+from fp4lab.train.files import read_record, write_json
 
 SCHEMA_VERSION = 1
 BASELINE = "baseline"
@@ -57,6 +55,10 @@ class RecipeSummary:
     failed: tuple[Failure, ...]
     diff: str
 
+    def __post_init__(self) -> None:
+        if not all(seed.isdecimal() for seed in self.val_losses):
+            raise InputError(f"val_losses={self.val_losses} should have seeds for keys")
+
 
 @dataclass(frozen=True)
 class Neighbours:
@@ -81,6 +83,10 @@ class Summary:
     notes: tuple[str, ...]
     schema_version: int = SCHEMA_VERSION
 
+    def __post_init__(self) -> None:
+        if {*self.order, self.baseline} != self.recipes.keys():
+            raise InputError(f"order={self.order} does not name the recipes {[*self.recipes]}")
+
     def write(self, path: Path) -> None:
         """Write the JSON; a reader never sees half of it."""
         write_json(path, dataclasses.asdict(self))
@@ -90,27 +96,4 @@ class Summary:
         """Read what `write` wrote; InputError for a missing or damaged file or another version."""
         if not path.is_file():
             raise InputError(f"{path} does not exist; give the folder of a finished comparison")
-        record = read_json(path)
-        if record.get("schema_version") != SCHEMA_VERSION:
-            raise InputError(
-                f"{path} has schema_version={record.get('schema_version')!r}, this fp4lab reads"
-                f" {SCHEMA_VERSION}; run the comparison again"
-            )
-        return Summary(
-            baseline=record["baseline"],
-            order=tuple(record["order"]),
-            recipes={name: _recipe(entry) for name, entry in record["recipes"].items()},
-            neighbours=tuple(Neighbours(**_ranges(entry)) for entry in record["neighbours"]),
-            confidence=record["confidence"],
-            notes=tuple(record["notes"]),
-        )
-
-
-def _recipe(entry: Mapping[str, Any]) -> RecipeSummary:
-    failed = tuple(Failure(**failure) for failure in entry["failed"])
-    return RecipeSummary(**{**_ranges(entry), "failed": failed})
-
-
-def _ranges(entry: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("interval", "interval_percent", "step_time_spread")
-    return {key: tuple(v) if key in keys and v is not None else v for key, v in entry.items()}
+        return read_record(path, Summary, cure="run the comparison again", version=SCHEMA_VERSION)

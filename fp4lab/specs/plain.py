@@ -4,14 +4,15 @@ One rule for each type, driven by the annotations:
 
     dataclass         a dict of the fields that differ from their defaults; a registered one's name
     Enum              its value when that is a string, else its name in lower case
-    tuple[T, ...]     a list
+    tuple[T, ...]     a list, as tuple[A, B] of exactly so many
+    dict[str, T]      itself
     None              an absent key; the string "none" where the default is something else
-    Literal, bool, int, float, str    as they are
+    Literal, bool, int, float, str, Any    as they are
 
 Leaving the defaults out keeps files short and keeps old files and hashes valid when a field is
 added, so the default of a field must never change its meaning. Reading is strict: an unknown key, a
-wrong type or a missing field is an `InputError` with the path of the value. Left out: dicts with
-free keys, sets and classes that are not dataclasses; no description here needs them.
+wrong type or a missing field is an `InputError` with the path of the value. Left out: sets, dicts
+with other keys and classes that are not dataclasses; no description here needs them.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ def to_plain(value: object, *, name_of: NameOf = lambda _: None) -> Plain:
         return label(value)
     if isinstance(value, (tuple, list)):
         return [to_plain(item, name_of=name_of) for item in value]
+    if isinstance(value, dict):
+        return {key: to_plain(item, name_of=name_of) for key, item in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise InputError(f"{value!r} of type {type(value).__name__} cannot be written as plain data")
@@ -88,23 +91,41 @@ def _decode(hint: Any, data: object, path: str, by_name: ByName | None) -> objec
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return _decode_union(arguments, data, path, by_name)
-    if origin is Literal:
-        if not any(data == choice and type(data) is type(choice) for choice in arguments):
-            raise unknown(path, data, [str(choice) for choice in arguments])
-        return data
     if origin is tuple:
-        if not isinstance(data, (list, tuple)):
-            raise _wrong(path, data, "a list")
-        item = arguments[0]
-        return tuple(_decode(item, d, f"{path}[{i}]", by_name) for i, d in enumerate(data))
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        members = {label(member): member for member in hint}
-        if not isinstance(data, str) or data not in members:
-            raise unknown(path, data, members)
-        return members[data]
+        return _decode_tuple(arguments, data, path, by_name)
+    if origin is dict:
+        if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
+            raise _wrong(path, data, "a table")
+        return {k: _decode(arguments[1], d, f"{path}.{k}", by_name) for k, d in data.items()}
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(typing.cast(type, hint), data, path, by_name)
+    if origin is Literal or (isinstance(hint, type) and issubclass(hint, Enum)):
+        return _decode_choice(hint, data, path)
     return _decode_scalar(hint, data, path)
+
+
+def _decode_tuple(
+    arguments: tuple[Any, ...], data: object, path: str, by_name: ByName | None
+) -> object:
+    if not isinstance(data, (list, tuple)):
+        raise _wrong(path, data, "a list")
+    hints = arguments[:1] * len(data) if Ellipsis in arguments else arguments
+    if len(hints) != len(data):
+        raise InputError(f"{path}={data!r} should be a list of {len(hints)}, not {len(data)}")
+    pairs = enumerate(zip(hints, data, strict=True))
+    return tuple(_decode(hint, item, f"{path}[{i}]", by_name) for i, (hint, item) in pairs)
+
+
+def _decode_choice(hint: Any, data: object, path: str) -> object:
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if not any(data == choice and type(data) is type(choice) for choice in choices):
+            raise unknown(path, data, [str(choice) for choice in choices])
+        return data
+    members = {label(member): member for member in hint}
+    if not isinstance(data, str) or data not in members:
+        raise unknown(path, data, members)
+    return members[data]
 
 
 def _decode_union(arguments: Any, data: object, path: str, by_name: ByName | None) -> object:
@@ -145,7 +166,7 @@ def _decode_dataclass(kind: Any, data: object, path: str, by_name: ByName | None
 def _decode_scalar(hint: Any, data: object, path: str) -> object:
     if hint is float and type(data) is int:
         return float(data)
-    if type(data) is not hint:
+    if hint is not Any and type(data) is not hint:
         raise _wrong(
             path, data, {bool: "true or false", int: "an integer"}.get(hint, hint.__name__)
         )

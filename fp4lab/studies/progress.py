@@ -7,7 +7,6 @@ together.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from fp4lab.studies.child import Job
+from fp4lab.train import metrics
 from fp4lab.train.folder import METRICS
 
 LINE_EVERY = 10.0
@@ -47,9 +47,9 @@ class Tail:
         whole = chunk[: chunk.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
-            record = json.loads(line)
-            if record.get("kind") == "train":
-                self.step, self.loss = int(record["step"]), record.get("loss")
+            event = metrics.parse(line)
+            if event is not None and event["kind"] == "train":
+                self.step, self.loss = event["step"], event.get("loss")
 
 
 class RunsProgress:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 
 from fp4lab import report
-from fp4lab.report.folder import COMPARISON, ERRORS, SUMMARY, write_errors
+from fp4lab.report.folder import ERRORS, SUMMARY, ComparisonRecord, write_errors
 from fp4lab.report.summary import Failure
 from fp4lab.studies.child import Job
 from fp4lab.studies.plan import Comparison, Plan
-from fp4lab.studies.run import RecipeRun, read_finished, read_layer_errors
+from fp4lab.studies.run import Measures, RecipeRun, read_finished
 from fp4lab.studies.summarize import Finished, summarize
 from fp4lab.studies.timing import StepTime, time_recipes
-from fp4lab.train.files import read_json, write_json
-from fp4lab.train.folder import ENVIRONMENT
+from fp4lab.train.files import read_record, write_json
+from fp4lab.train.folder import RunRecord
 
 TIMING = "timing.json"
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """What timing.json holds: the hashes of the recipes that were timed, and their times."""
+
+    recipes: dict[str, str]
+    times: dict[str, StepTime]
 
 
 def is_done(job: Job) -> bool:
@@ -42,7 +50,7 @@ def finish(
     done = {name: [seed for seed, run in runs[name].items() if isinstance(run, Finished)]
             for name in runs}  # fmt: skip
     errors = {
-        name: read_layer_errors(jobs[name, seeds[0]].folder)
+        name: Measures.read(jobs[name, seeds[0]].folder).errors
         for name, seeds in done.items()
         if seeds
     }
@@ -73,27 +81,22 @@ def _times(
         return {}
     path = plan.folder / TIMING
     what = {name: plan.recipes[name].hash for name in [plan.baseline, *names]}
-    if path.is_file() and (old := read_json(path))["recipes"] == what:
-        return {name: _step_time(entry) for name, entry in old["times"].items()}
+    if path.is_file():
+        old = read_record(path, _Timing, cure="delete it, and the times are taken again")
+        if old.recipes == what:
+            return old.times
     console.print("timing the recipes in turn")
     work = jobs[plan.baseline, next(iter(plan.tasks))].work
     assert isinstance(work, RecipeRun)
     recipes = {name: plan.recipes[name] for name in what}
     times = time_recipes(work.task, recipes, plan.baseline, work.config)
-    entries = {name: dataclasses.asdict(time) for name, time in times.items()}
-    write_json(path, {"recipes": what, "times": entries})
+    write_json(path, dataclasses.asdict(_Timing(what, times)))
     return times
-
-
-def _step_time(entry: dict[str, Any]) -> StepTime:
-    return StepTime(**{**entry, "spread": tuple(entry["spread"])})
 
 
 def _add_environment(plan: Plan, finished: list[Job]) -> None:
     """Tell the report where the runs were made, and of differences between them."""
-    path = plan.folder / COMPARISON
-    record = read_json(path)
-    environments = [read_json(job.folder / ENVIRONMENT)["environment"] for job in finished]
+    environments = [RunRecord.load(job.folder).environment for job in finished]
     merged: dict[str, list[str]] = {}
     for environment in environments:
         for key, value in environment.items():
@@ -101,5 +104,6 @@ def _add_environment(plan: Plan, finished: list[Job]) -> None:
             if str(value) not in values:
                 values.append(str(value))
     if merged:
-        record["facts"]["Environment"] = {key: "; ".join(v) for key, v in merged.items()}
-    write_json(path, record)
+        record = ComparisonRecord.read(plan.folder)
+        facts = {"Environment": {key: "; ".join(v) for key, v in merged.items()}}
+        dataclasses.replace(record, facts=record.facts | facts).write(plan.folder)

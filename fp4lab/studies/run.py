@@ -7,6 +7,7 @@ this file and the loop's `result.json` are there.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from fp4lab.studies.summarize import Finished
 from fp4lab.train.checkpoint import available
 from fp4lab.train.config import FitConfig
 from fp4lab.train.evaluation import restored
-from fp4lab.train.files import read_json, write_json
+from fp4lab.train.files import read_record, write_json
 from fp4lab.train.folder import CHECKPOINTS, FitResult
 from fp4lab.train.forward import reproducible
 from fp4lab.train.loop import fit
@@ -28,6 +29,20 @@ from fp4lab.train.task import Task
 from fp4lab.train.world import choose_device, join
 
 MEASURES = "measures.json"
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What measures.json holds."""
+
+    batch_losses: tuple[float, ...]
+    errors: LayerErrors
+
+    @staticmethod
+    def read(folder: Path) -> Measures:
+        """The measures of a run; InputError if they are missing or damaged."""
+        cure = "delete it, and the run is measured again"
+        return read_record(folder / MEASURES, Measures, cure=cure)
 
 
 @dataclass(frozen=True)
@@ -54,7 +69,7 @@ class RecipeRun:
                 )
             raise KeyboardInterrupt
         if not (folder / MEASURES).is_file():
-            write_json(folder / MEASURES, self._measure(folder))
+            write_json(folder / MEASURES, dataclasses.asdict(self._measure(folder)))
 
     def is_done(self, folder: Path) -> bool:
         """Whether `folder` holds this run, finished and measured."""
@@ -65,7 +80,7 @@ class RecipeRun:
             and (folder / MEASURES).is_file()
         )
 
-    def _measure(self, folder: Path) -> dict[str, Any]:
+    def _measure(self, folder: Path) -> Measures:
         device = choose_device(self.config.device)
         with join(device) as world, reproducible(self.config, device):
             path = available(folder / CHECKPOINTS)[-1]
@@ -74,7 +89,7 @@ class RecipeRun:
             last = step - 1
             batch = forward.batch(last, 0)
             errors = gemm_errors(forward.model, lambda: forward.loss(last, 0, batch))
-        return {"batch_losses": losses, "errors": errors.to_json()}
+        return Measures(tuple(losses), errors)
 
 
 def _log(event: dict[str, Any]) -> None:
@@ -92,10 +107,5 @@ def read_finished(folder: Path) -> Finished:
     return Finished(
         val_loss=result.val_loss,
         bits_per_byte=result.bits_per_byte,
-        batch_losses=tuple(read_json(folder / MEASURES)["batch_losses"]),
+        batch_losses=Measures.read(folder).batch_losses,
     )
-
-
-def read_layer_errors(folder: Path) -> LayerErrors:
-    """The quantization errors measured at the end of a run."""
-    return LayerErrors.from_json(read_json(folder / MEASURES)["errors"])

@@ -14,6 +14,7 @@ vanished ends itself in the same way.
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import signal
 import threading
@@ -27,7 +28,6 @@ from typing import Protocol
 import torch
 
 from fp4lab.studies.child import PROCESS_NAME, STOPPED, Job, attempt, run_child
-from fp4lab.train.files import read_json
 
 GRACE = 20.0
 POLL = 0.5
@@ -123,7 +123,7 @@ def _judge(child: _Live) -> tuple[bool, str | None]:
         reason = f"killed by {signal.Signals(number).name}"
         return not child.restarted, reason + (" twice" if child.restarted else "")
     if child.job.failure.is_file():
-        return False, str(read_json(child.job.failure)["reason"])
+        return False, str(json.loads(child.job.failure.read_bytes())["reason"])
     return False, f"exit code {code}; see {child.job.log}"
 
 

@@ -11,11 +11,10 @@ from typing import Any
 from rich.console import Console
 
 from fp4lab.errors import InputError
-from fp4lab.report.folder import COMPARISON, LOGS
+from fp4lab.report.folder import COMPARISON, LOGS, ComparisonRecord
 from fp4lab.studies.plan import Plan
-from fp4lab.train.files import intended, read_json, remove_leftovers, write_json
+from fp4lab.train.files import intended, remove_leftovers
 
-SCHEMA_VERSION = 1
 LOCK = ".lock"
 
 
@@ -41,15 +40,14 @@ def open_folder(plan: Plan, console: Console) -> int:
 
     Raises InputError for a folder with anything else in it, or with other settings.
     """
-    path = plan.folder / COMPARISON
     hashes = {name: recipe.hash for name, recipe in plan.recipes.items()}
     threads = plan.threads
-    if path.is_file():
-        old = read_json(path)
+    if (plan.folder / COMPARISON).is_file():
+        old = ComparisonRecord.read(plan.folder)
         _refuse_changes(plan, hashes, old)
-        hashes = {**old["recipes"], **hashes}
-        if old["threads"] != threads:
-            threads = int(old["threads"])
+        hashes = {**old.recipes, **hashes}
+        if old.threads != threads:
+            threads = old.threads
             console.print(
                 f"threads of a run stay at {threads}, with which {plan.folder} began",
                 soft_wrap=True,
@@ -62,24 +60,18 @@ def open_folder(plan: Plan, console: Console) -> int:
         )
     for folder in (plan.folder, plan.folder / LOGS):
         remove_leftovers(folder)
-    record = {
-        "schema_version": SCHEMA_VERSION,
-        "settings": dict(plan.settings),
-        "recipes": hashes,
-        "threads": threads,
-        "facts": {title: dict(facts) for title, facts in plan.facts.items()},
-    }
-    write_json(path, record)
+    ComparisonRecord(
+        settings=dict(plan.settings),
+        recipes=hashes,
+        threads=threads,
+        facts={title: dict(facts) for title, facts in plan.facts.items()},
+    ).write(plan.folder)
     return threads
 
 
-def _refuse_changes(plan: Plan, hashes: dict[str, str], old: dict[str, Any]) -> None:
-    if old.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(
-            f"out={plan.folder} was made by another version of fp4lab; give a new folder"
-        )
-    before, now = dict(old["settings"]), dict(plan.settings)
-    before |= {f"recipe {name}": digest for name, digest in old["recipes"].items()}
+def _refuse_changes(plan: Plan, hashes: dict[str, str], old: ComparisonRecord) -> None:
+    before, now = dict(old.settings), dict(plan.settings)
+    before |= {f"recipe {name}": digest for name, digest in old.recipes.items()}
     now |= {f"recipe {name}": digest for name, digest in hashes.items()}
     optional = {key for key in before.keys() ^ now.keys() if key.startswith("recipe ")}
     changed = [

@@ -16,36 +16,67 @@ pickled metadata; a model here fits the memory of one process.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from fp4lab.errors import InputError
 from fp4lab.tensor import write_file
-from fp4lab.train.files import read_json, sha256, sync, write_json
+from fp4lab.train.files import read_record, sha256, sync, write_json
 
 VERSION = 1
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 _NAME = re.compile(r"step-(\d{8,})")
+_CURE = "use another checkpoint"
 
 
 class DamagedCheckpointError(InputError):
     """A checkpoint whose files are missing, cut short or changed."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What state.json holds."""
+
+    #: Updates made before.
+    step: int
+    #: Targets trained on, or microbatches for a task that does not count targets.
+    tokens: int
+    #: Other names of tied tensors, with the name each is saved under.
+    tied: dict[str, str]
+    config_hash: str
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved after `step` updates."""
+    """What was saved of a run."""
 
-    step: int
+    state: State
     #: By file: "model" and "optimizer".
     tensors: dict[str, dict[str, Tensor]]
-    state: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Updates made before."""
+        return self.state.step
+
+
+@dataclass(frozen=True)
+class _File:
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    version: int
+    files: dict[str, _File]
 
 
 def save(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
@@ -63,7 +94,7 @@ def save(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
             file = temporary / f"{name}.safetensors"
             write_file(file, tensors, {})
             sync(file)
-        write_json(temporary / "state.json", {"step": checkpoint.step, **checkpoint.state})
+        write_json(temporary / "state.json", dataclasses.asdict(checkpoint.state))
         manifest = {
             path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
             for path in sorted(temporary.iterdir())
@@ -85,35 +116,41 @@ def load(path: Path) -> Checkpoint:
     Raises InputError if there is none, and DamagedCheckpointError, which says what is wrong, if it
     is not as it was written.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not path.is_dir():
         raise InputError(f"checkpoint={path} does not exist; give a folder named step-XXXXXXXX")
     files = [path / name for name in verify(path)]
-    state = read_json(path / "state.json")
-    tensors = {file.stem: load_file(file) for file in files if file.suffix == ".safetensors"}
-    return Checkpoint(step=state.pop("step"), tensors=tensors, state=state)
+    try:
+        state = read_record(path / "state.json", State, cure=_CURE)
+        tensors = {file.stem: load_file(file) for file in files if file.suffix == ".safetensors"}
+    except InputError as error:
+        raise DamagedCheckpointError(str(error)) from None
+    except SafetensorError as error:
+        raise _damaged(path, str(error)) from None
+    return Checkpoint(state, tensors)
 
 
 def verify(path: Path) -> list[str]:
     """The names of a checkpoint's files; DamagedCheckpointError if one is not as it was written."""
     try:
-        manifest = read_json(path / "manifest.json")
-        version, files = manifest["version"], manifest["files"]
-        expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        manifest = read_record(path / "manifest.json", _Manifest, cure=_CURE)
+    except (OSError, InputError):
         raise _damaged(path, "manifest.json is missing or unreadable") from None
-    if version != VERSION:
-        raise _damaged(path, f"it has format version {version!r}, this program reads {VERSION}")
-    for name, (size, digest) in expected.items():
-        file = path / name
-        if not file.is_file():
+    if manifest.version != VERSION:
+        raise _damaged(
+            path, f"it has format version {manifest.version!r}, this program reads {VERSION}"
+        )
+    for name in sorted({*manifest.files, *FILES}):
+        file, expected = path / name, manifest.files.get(name)
+        if not file.is_file() or expected is None:
             raise _damaged(path, f"{name} is missing")
-        if file.stat().st_size != size:
-            raise _damaged(path, f"{name} has {file.stat().st_size} bytes, not {size}")
-        if sha256(file) != digest:
+        if (size := file.stat().st_size) != expected.bytes:
+            raise _damaged(path, f"{name} has {size} bytes, not {expected.bytes}")
+        if sha256(file) != expected.sha256:
             raise _damaged(path, f"{name} does not have the checksum it was written with")
-    return list(expected)
+    return list(manifest.files)
 
 
 def newest(root: Path, *, report: Callable[[str], None]) -> Checkpoint | None:
@@ -158,4 +195,4 @@ def remove(path: Path) -> None:
 
 
 def _damaged(path: Path, what: str) -> DamagedCheckpointError:
-    return DamagedCheckpointError(f"checkpoint={path} is damaged: {what}; use another one")
+    return DamagedCheckpointError(f"checkpoint={path} is damaged: {what}; {_CURE}")

@@ -16,8 +16,7 @@ from fp4lab.instruments.nonfinite import first_nonfinite
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import toml
 from fp4lab.train.config import FitConfig, RunConfig
-from fp4lab.train.files import read_json
-from fp4lab.train.folder import CHECKPOINTS, CONFIG, ENVIRONMENT, RECIPE
+from fp4lab.train.folder import CHECKPOINTS, CONFIG, RECIPE, RunRecord
 from fp4lab.train.forward import Forward, reproducible
 from fp4lab.train.metrics import Event
 from fp4lab.train.task import LanguageTask, MeasuredTask, Task, to_device
@@ -76,7 +75,7 @@ def restored(
     """The model of a checkpoint, and the updates that were made before it."""
     saved = checkpoints.load(path)
     forward = Forward.build(task, recipe, config, world)
-    restore_model(forward.model, saved.tensors["model"], saved.state["tied"], source=path)
+    restore_model(forward.model, saved.tensors["model"], saved.state.tied, source=path)
     return forward, saved.step
 
 
@@ -136,7 +135,7 @@ def _config(run: Path, task: Task | None) -> FitConfig:
 def _check_data(run: Path, task: Task) -> None:
     if not isinstance(task, MeasuredTask):
         return
-    before = (read_json(run / ENVIRONMENT).get("data") or {}).get("sha256")
+    before = RunRecord.load(run).data_sha256
     now = task.identity().get("sha256")
     if before != now:
         raise InputError(

@@ -9,10 +9,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fp4lab.errors import InputError
+from fp4lab.specs.plain import from_plain
 
+T = TypeVar("T")
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.tmp")
 
 
@@ -77,12 +79,27 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """The value in a JSON file; InputError if it is not JSON."""
+def read_record(path: Path, kind: type[T], *, cure: str, version: int | None = None) -> T:
+    """The dataclass `kind` in a JSON file, with `schema_version` if one is asked for.
+
+    Raises InputError, which ends with `cure`, for a file that is missing, is not JSON, is of
+    another version, or has not exactly the fields of `kind` with values of their types.
+    """
     try:
-        return json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; {cure}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged: {error}; delete it or restore a copy") from None
+        raise InputError(f"{path} is damaged: {error}; {cure}") from None
+    found = value.get("schema_version") if isinstance(value, dict) else None
+    if version is not None and found != version:
+        raise InputError(
+            f"{path} has schema_version={found!r}, this fp4lab reads {version}; {cure}"
+        )
+    try:
+        return from_plain(kind, value, path=path.stem)
+    except InputError as error:
+        raise InputError(f"{path} is damaged: {error}; {cure}") from None
 
 
 def sha256(path: Path) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fp4lab.errors import InputError
 from fp4lab.train import toml
 from fp4lab.train.config import FitConfig, differences
-from fp4lab.train.files import intended, read_json, remove_leftovers, write_json, write_text
+from fp4lab.train.files import intended, read_record, remove_leftovers, write_json, write_text
 
 if TYPE_CHECKING:
     from fp4lab.nn import ConversionReport
@@ -38,11 +38,10 @@ TENSORBOARD = "tensorboard"
 _BEFORE_CONFIG = {RECIPE, CONVERSION, ENVIRONMENT, TENSORBOARD, CONFIG}
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """How a run ended."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What result.json holds."""
 
-    folder: Path
     #: False if it was stopped by a signal or the time limit and can go on.
     finished: bool
     #: Updates made.
@@ -61,6 +60,13 @@ class FitResult:
     #: SHA-256 of the text, None for a task that does not say.
     data_sha256: str | None
 
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult(Outcome):
+    """How a run ended."""
+
+    folder: Path
+
     def save(self) -> None:
         """Write result.json."""
         values = dataclasses.asdict(self)
@@ -71,27 +77,63 @@ class FitResult:
     def load(cls, folder: Path) -> FitResult | None:
         """The result of a finished run, None if there is none yet."""
         path = folder / RESULT
-        return cls(folder=folder, **read_json(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        cure = "delete it, and the run ends again from its last checkpoint"
+        outcome = read_record(path, Outcome, cure=cure)
+        return cls(folder=folder, **dataclasses.asdict(outcome))
 
 
-def record(
-    config: FitConfig,
-    *,
-    recipe: Recipe | None,
-    data: dict[str, Any] | None,
-    environment: dict[str, Any],
-) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
     """What environment.json holds; the run is the same if config, recipe and data are."""
-    return {
-        "config_hash": config.hash,
-        "recipe": None if recipe is None else {"name": recipe.name, "hash": recipe.hash},
-        "data": data,
-        "environment": environment,
-    }
+
+    config_hash: str
+    #: Name and hash, None if the run has no recipe.
+    recipe: dict[str, str] | None
+    #: What the task says of its data, None if it says nothing.
+    data: dict[str, Any] | None
+    #: Where the run began, see train/environment.py.
+    environment: dict[str, Any]
+    #: Where it went on since, if that was elsewhere.
+    resumed: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def make(
+        cls,
+        config: FitConfig,
+        *,
+        recipe: Recipe | None,
+        data: dict[str, Any] | None,
+        environment: dict[str, Any],
+    ) -> RunRecord:
+        """The record of a run that begins."""
+        named = None if recipe is None else {"name": recipe.name, "hash": recipe.hash}
+        return cls(config_hash=config.hash, recipe=named, data=data, environment=environment)
+
+    def save(self, folder: Path) -> None:
+        """Write environment.json."""
+        write_json(folder / ENVIRONMENT, dataclasses.asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> RunRecord:
+        """The record of a run; InputError if it is missing or damaged."""
+        cure = "restore a copy, or give another folder"
+        return read_record(folder / ENVIRONMENT, cls, cure=cure)
+
+    @property
+    def recipe_hash(self) -> str | None:
+        """The hash of the recipe's numerics."""
+        return None if self.recipe is None else self.recipe.get("hash")
+
+    @property
+    def data_sha256(self) -> str | None:
+        """SHA-256 of the data."""
+        return None if self.data is None else self.data.get("sha256")
 
 
 def check(
-    folder: Path, config: FitConfig, now: dict[str, Any], *, report: Callable[[str], None]
+    folder: Path, config: FitConfig, now: RunRecord, *, report: Callable[[str], None]
 ) -> None:
     """Accept a folder that does not exist, is empty or holds the run that `now` records.
 
@@ -114,7 +156,7 @@ def check(
 def create(
     folder: Path,
     config: FitConfig,
-    now: dict[str, Any],
+    now: RunRecord,
     *,
     recipe: Recipe | None,
     conversion: ConversionReport | None,
@@ -123,7 +165,7 @@ def create(
     if (folder / CONFIG).exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / ENVIRONMENT, now)
+    now.save(folder)
     if recipe is not None:
         write_text(folder / RECIPE, recipe.to_toml())
     if conversion is not None:
@@ -132,24 +174,25 @@ def create(
 
 
 def _check_run(
-    folder: Path, config: FitConfig, new: dict[str, Any], report: Callable[[str], None]
+    folder: Path, config: FitConfig, new: RunRecord, report: Callable[[str], None]
 ) -> None:
     found = differences(toml.load(folder / CONFIG, type(config)), config)
-    old = read_json(folder / ENVIRONMENT)
-    for key, part in (("recipe", "hash"), ("data", "sha256")):
-        before, now = ((one.get(key) or {}).get(part) for one in (old, new))
+    old = RunRecord.load(folder)
+    for what, before, now in (
+        ("recipe (hash", old.recipe_hash, new.recipe_hash),
+        ("data (sha256", old.data_sha256, new.data_sha256),
+    ):
         if before != now:
-            found.append(f"{key} ({part} {str(before)[:12]}, now {str(now)[:12]})")
+            found.append(f"{what} {str(before)[:12]}, now {str(now)[:12]})")
     if found:
         raise InputError(
             f"folder={folder} holds another run, which differs in {', '.join(found)}; "
             f"give another folder, or the {CONFIG} of this one"
         )
-    last = (old.get("resumed") or [old["environment"]])[-1]
-    now = new["environment"]
-    if last != now:
+    last, here = (old.environment, *old.resumed)[-1], new.environment
+    if last != here:
         changed = [
-            f"{key} {last.get(key)} -> {now[key]}" for key in now if last.get(key) != now[key]
+            f"{key} {last.get(key)} -> {here[key]}" for key in here if last.get(key) != here[key]
         ]
         report(f"resumed elsewhere, so the last bits may differ: {', '.join(changed)}")
-        write_json(folder / ENVIRONMENT, {**old, "resumed": [*old.get("resumed", []), now]})
+        dataclasses.replace(old, resumed=(*old.resumed, here)).save(folder)

@@ -18,10 +18,10 @@ from fp4lab.instruments.nonfinite import describe
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import environment, metrics
 from fp4lab.train import folder as folders
-from fp4lab.train.checkpoint import Checkpoint
+from fp4lab.train.checkpoint import Checkpoint, State
 from fp4lab.train.config import FitConfig
 from fp4lab.train.evaluation import eval_event
-from fp4lab.train.folder import CHECKPOINTS, METRICS, TENSORBOARD, FitResult
+from fp4lab.train.folder import CHECKPOINTS, METRICS, TENSORBOARD, FitResult, RunRecord
 from fp4lab.train.forward import Forward, reproducible
 from fp4lab.train.listeners import tensorboard
 from fp4lab.train.metrics import Event, MetricsFile
@@ -96,7 +96,7 @@ class _Run:
         # The time limit counts from here, signals only while the loop can grant them.
         self.stop = StopRequest(config.time_limit)
         if world.rank == 0:
-            self.record = folders.record(
+            self.record = RunRecord.make(
                 config, recipe=recipe, data=self.data, environment=environment.describe(world)
             )
             folders.check(folder, config, self.record, report=self._notice)
@@ -207,11 +207,8 @@ class _Run:
         self.log.sync()
         tensors, tied = model_tensors(self.forward.model)
         optimizer = optimizer_tensors(self.updater.optimizer, self.forward.model)
-        saved = Checkpoint(
-            self.step,
-            {"model": tensors, "optimizer": optimizer},
-            {"tokens": self.tokens, "tied": tied, "config_hash": self.config.hash},
-        )
+        state = State(step=self.step, tokens=self.tokens, tied=tied, config_hash=self.config.hash)
+        saved = Checkpoint(state, {"model": tensors, "optimizer": optimizer})
         root = self.folder / CHECKPOINTS
         path = checkpoints.save(root, saved, keep=self.config.keep_checkpoints)
         self._report({"kind": "checkpoint", "step": self.step, "path": str(path)})
@@ -227,15 +224,15 @@ class _Run:
         path = root / f"step-{step:08d}"
         found = found or checkpoints.load(path)
         model = self.forward.model
-        restore_model(model, found.tensors["model"], found.state["tied"], source=path)
+        restore_model(model, found.tensors["model"], found.state.tied, source=path)
         restore_optimizer(self.updater.optimizer, model, found.tensors["optimizer"])
-        self.step, self.tokens = found.step, found.state["tokens"]
+        self.step, self.tokens = found.step, found.state.tokens
         self._notice(f"resumed from {path}")
 
     def _result(self, *, finished: bool) -> FitResult:
         events = metrics.read(self.folder / METRICS) if self.world.rank == 0 else []
         evals = [e for e in events if e["kind"] == "eval" and e["step"] == self.config.steps]
-        times = [event["step_time"] for event in events if event["kind"] == "train"]
+        times = [event["step_time"] for event in events if "step_time" in event]
         last = evals[-1] if evals else {}
         result = FitResult(
             folder=self.folder,

@@ -23,15 +23,23 @@ TIMING = ("step_time", "tokens_per_second", "mfu")
 
 def read(path: Path) -> list[Event]:
     """All whole lines of a metrics file; a last line cut off by a kill is left out."""
-    events = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(event, dict) and "kind" in event and "step" in event:
-            events.append(event)
-    return events
+    found = (parse(line) for line in path.read_bytes().splitlines())
+    return [event for event in found if event is not None]
+
+
+def parse(line: bytes) -> Event | None:
+    """The event in one line, None if it holds none.
+
+    >>> parse(b'{"kind": "eval", "step": 3, "loss": 2.5}')
+    {'kind': 'eval', 'step': 3, 'loss': 2.5}
+    >>> parse(b'{"kind": "eval", "st')
+    """
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    is_event = isinstance(event, dict) and "kind" in event and isinstance(event.get("step"), int)
+    return event if is_event else None
 
 
 class MetricsFile:

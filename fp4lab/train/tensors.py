@@ -39,7 +39,9 @@ def restore_model(
     model: nn.Module, tensors: Tensors, tied: dict[str, str], *, source: Path
 ) -> None:
     """Copy a checkpoint's tensors into a model of the same shape; InputError for any other."""
-    state = tensors | {name: tensors[original] for name, original in tied.items()}
+    state = tensors | {
+        name: tensors[original] for name, original in tied.items() if original in tensors
+    }
     own = model.state_dict()
     for name in sorted(own.keys() | state.keys()):
         saved = tuple(state[name].shape) if name in state else "absent"
@@ -64,8 +66,15 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> Ten
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Tensors) -> None:
-    """Put a checkpoint's optimizer state back, on each parameter's device."""
+    """Put a checkpoint's optimizer state back, on each parameter's device.
+
+    Raises InputError for the state of a parameter that the model does not have.
+    """
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
+        if name not in parameters:
+            raise InputError(
+                f"optimizer state {key!r} is of no parameter of the model; use another checkpoint"
+            )
         optimizer.state[parameters[name]][entry] = value.to(parameters[name].device)

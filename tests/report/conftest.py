@@ -10,9 +10,8 @@ import pytest
 
 from fp4lab.instruments.error_rows import LayerErrors, OperandError, ProductError
 from fp4lab.recipes.places import GEMMS, PLACES
-from fp4lab.report.folder import COMPARISON, ERRORS, SUMMARY, run_folder, write_errors
+from fp4lab.report.folder import ERRORS, SUMMARY, ComparisonRecord, run_folder, write_errors
 from fp4lab.report.summary import Failure, Neighbours, RecipeSummary, Summary
-from fp4lab.train.files import write_json
 
 LAYERS = ("blocks.0.mlp.up", "blocks.0.mlp.<down>")
 
@@ -84,7 +83,7 @@ def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     errors = {"bf16": layer_errors(None), "nvfp4": layer_errors(20.0), "mxfp4": layer_errors(18.0)}
     write_errors(tmp_path / ERRORS, errors)
     facts = {"Environment": {"torch": "2.13.0", "processor": "a <fast> one & only"}}
-    write_json(tmp_path / COMPARISON, {"facts": facts})
+    ComparisonRecord(settings={}, recipes={}, threads=1, facts=facts).write(tmp_path)
     rng = np.random.default_rng(0)
     for name, gap in (("bf16", 0.0), ("nvfp4", 0.1), ("mxfp4", 0.15), ("broken", 0.2)):
         for seed in (0, 1):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
+import shutil
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -131,6 +133,32 @@ def test_digest_names_the_worst_layer(comparison_folder: Path) -> None:
 
 def test_drawn_again_it_is_the_same(text: str, comparison_folder: Path) -> None:
     assert write(comparison_folder).read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("summary.json", "run the comparison again"),
+        ("errors.json", "run the comparison again"),
+        ("comparison.json", "restore a copy, or give a new folder"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    name: str,
+    cure: str,
+    comparison_folder: Path,
+    tmp_path: Path,
+    broken: Callable[[str], Iterator[str]],
+) -> None:
+    folder = shutil.copytree(comparison_folder, tmp_path / "copy")
+    for text in broken((folder / name).read_text()):
+        (folder / name).write_text(text)
+        with pytest.raises(InputError) as caught:
+            read_findings(folder)
+        message = str(caught.value)
+        assert str(folder / name) in message
+        assert cure in message
+        assert "\n" not in message
 
 
 def test_a_full_disk_is_named(comparison_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

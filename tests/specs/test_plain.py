@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -37,6 +37,9 @@ class Tree:
     signs: tuple[int, ...] | int | None = 7
     name: str = ""
     flag: bool = False
+    span: tuple[int, float] | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    anything: Any = None
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,8 @@ class Tree:
         (Tree(signs=0), {"signs": 0}),
         (Tree(at="decay"), {"at": "decay"}),
         (Tree(flag=True, name="none"), {"flag": True, "name": "none"}),
+        (Tree(span=(1, 2.0), counts={"a b": 3}), {"span": [1, 2.0], "counts": {"a b": 3}}),
+        (Tree(anything={"a": [None, 1.5]}), {"anything": {"a": [None, 1.5]}}),
         (Tree(leaf=Leaf(2.5, Colour.BLUE)), {"leaf": {"width": 2.5, "colour": "blue"}}),
         (
             Tree(leaves=(Leaf(0.1), Leaf(1e-300, size=Size.LARGE))),
@@ -78,6 +83,10 @@ def test_an_integer_will_do_for_a_float():
         ({"flag": 1}, r"tree\.flag=1 should be true or false"),
         ({"at": "decoy"}, r"tree\.at='decoy' should be an integer.* did you mean 'decay'"),
         ({"at": True}, r"tree\.at=True"),
+        ({"span": [1]}, r"tree\.span=\[1\] should be a list of 2, not 1"),
+        ({"span": [1, "2"]}, r"tree\.span\[1\]='2' should be float"),
+        ({"counts": [1]}, r"tree\.counts=\[1\] should be a table"),
+        ({"counts": {"a": "1"}}, r"tree\.counts\.a='1' should be an integer"),
         ([], r"tree=\[\] should be a table"),
     ],
 )

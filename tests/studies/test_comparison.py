@@ -6,8 +6,10 @@ import dataclasses
 import html
 import io
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,36 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     quietly(out=folder)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("comparison.json", "restore a copy, or give a new folder"),
+        ("timing.json", "delete it"),
+        ("runs/mxfp4-seed0/measures.json", "delete it"),
+        ("runs/mxfp4-seed0/result.json", "delete it"),
+        ("runs/mxfp4-seed0/environment.json", "restore a copy"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    name: str,
+    cure: str,
+    finished: Path,
+    tmp_path: Path,
+    broken: Callable[[str], Iterator[str]],
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    whole = json.loads((folder / name).read_text())
+    whole.pop("resumed", None)  # may be absent
+    for text in broken(json.dumps(whole)):
+        (folder / name).write_text(text)
+        with pytest.raises(InputError) as caught:
+            quietly(out=folder)
+        message = str(caught.value)
+        assert str(folder / name) in message
+        assert cure in message
+        assert "\n" not in message
 
 
 def test_threads_stay_those_of_the_first_call(finished: Path) -> None:

@@ -15,7 +15,7 @@ from fp4lab.errors import InputError
 from fp4lab.optim import build_optimizer
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import tensors as tensors_module
-from fp4lab.train.checkpoint import Checkpoint, DamagedCheckpointError
+from fp4lab.train.checkpoint import Checkpoint, DamagedCheckpointError, State
 from fp4lab.train.tensors import (
     model_tensors,
     optimizer_tensors,
@@ -32,14 +32,13 @@ def make(step: int, size: int = 100) -> Checkpoint:
         "half": torch.tensor([0.1], dtype=torch.bfloat16),
     }
     return Checkpoint(
-        step=step,
-        tensors={"model": weights, "optimizer": {"w/step": torch.tensor(3.0)}},
-        state={"tied": {"v": "w"}, "note": "ä"},
+        State(step=step, tokens=10 * step, tied={"v": "ä"}, config_hash="0" * 64),
+        {"model": weights, "optimizer": {"w/step": torch.tensor(3.0)}},
     )
 
 
 def assert_same(a: Checkpoint, b: Checkpoint) -> None:
-    assert (a.step, a.state) == (b.step, b.state)
+    assert a.state == b.state
     assert a.tensors.keys() == b.tensors.keys()
     for file in a.tensors:
         assert a.tensors[file].keys() == b.tensors[file].keys()
@@ -211,16 +210,15 @@ def test_model_and_optimizer_go_on_to_the_same_bits_from_a_file(tmp_path: Path) 
     weights, tied = model_tensors(model)
     assert tied == {"head.weight": "embedding.weight"}
     assert "empty_too" in weights
-    saved = Checkpoint(
-        1, {"model": weights, "optimizer": optimizer_tensors(optimizer, model)}, {"tied": tied}
-    )
+    state = State(step=1, tokens=1, tied=tied, config_hash="")
+    saved = Checkpoint(state, {"model": weights, "optimizer": optimizer_tensors(optimizer, model)})
     path = checkpoints.save(tmp_path, saved, keep=1)
     one_update(model, optimizer)
 
     other = Tied()
     other_optimizer = build_optimizer(other, learning_rate=0.01)
     loaded = checkpoints.load(path)
-    restore_model(other, loaded.tensors["model"], loaded.state["tied"], source=path)
+    restore_model(other, loaded.tensors["model"], loaded.state.tied, source=path)
     restore_optimizer(other_optimizer, other, loaded.tensors["optimizer"])
     one_update(other, other_optimizer)
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
@@ -234,6 +232,19 @@ def test_a_checkpoint_of_another_model_names_the_first_tensor_that_differs(tmp_p
         restore_model(nn.Linear(4, 2), weights, tied, source=tmp_path)
     with pytest.raises(InputError, match=r"'bias' is \(2,\) in the checkpoint, absent"):
         restore_model(nn.Linear(3, 2, bias=False), weights, tied, source=tmp_path)
+
+
+def test_a_tie_to_an_absent_tensor_is_named(tmp_path: Path) -> None:
+    weights, _ = model_tensors(Tied())
+    with pytest.raises(InputError, match=r"'head.weight' is absent in the checkpoint"):
+        restore_model(Tied(), weights, {"head.weight": "embeding.weight"}, source=tmp_path)
+
+
+def test_optimizer_state_of_an_absent_parameter_is_named() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = build_optimizer(model, learning_rate=0.01)
+    with pytest.raises(InputError, match="'weigth/exp_avg' is of no parameter"):
+        restore_optimizer(optimizer, model, {"weigth/exp_avg": torch.zeros(2, 3)})
 
 
 def test_a_missing_checkpoint(tmp_path: Path) -> None:
