@@ -19,11 +19,12 @@ from fp4lab.errors import InputError
 from fp4lab.recipes import Recipe
 from fp4lab.studies.child import refuse_in_child
 from fp4lab.studies.plan import Comparison, Plan
+from fp4lab.studies.preflight import check_recipes
 from fp4lab.studies.study import run_study
 from fp4lab.studies.tasks import Batches, Loss, cross_entropy, fingerprint, user_task
 from fp4lab.train.config import FitConfig, RunConfig, identity
 from fp4lab.train.run import load_recipe
-from fp4lab.train.task import LanguageTask
+from fp4lab.train.task import LanguageTask, to_device
 
 #: below this many training tokens a parameter, recipes cannot be told apart at small scale
 TOKENS_PER_PARAMETER = 25
@@ -72,7 +73,8 @@ def compare(
         console: where progress is shown; None: stderr.
 
     Raises:
-        InputError: unknown recipes, batches of the wrong kind, a folder that holds something else.
+        InputError: unknown recipes or one that does not fit the model, batches of the wrong kind, a
+            device that is not there; nothing is written then. A folder that holds something else.
 
     In a script, call it under `if __name__ == "__main__":`, as its runs are new processes.
 
@@ -92,17 +94,19 @@ def compare(
         loss=loss,
         training_batches=config.steps * config.microbatches,
     )
+    model, digests = fingerprint(task)
     plan = Plan(
         tasks=dict.fromkeys(_seeds(config, seeds), task),
         recipes=table,
         baseline=baseline or next(iter(table)),
         config=config,
         folder=Path(out),
-        settings=settings(config) | fingerprint(task),
+        settings=settings(config) | digests,
         facts={"Training": _training_facts(config, seeds)},
         jobs=jobs,
         confidence=confidence,
     )
+    check_recipes(model, table, config)
     return run_study(plan, console=console)
 
 
@@ -124,7 +128,7 @@ def compare_runs(
         recipes: and everything else as for `compare`; seeds differ in the order of the data, too.
 
     Raises:
-        InputError: unknown names, a folder that holds something else.
+        InputError: as `compare`; here a recipe must fit the tokens of a batch, too.
     """
     refuse_in_child()
     table = _recipes(recipes)
@@ -134,7 +138,10 @@ def compare_runs(
     }
     task = tasks[run.seed]
     data = task.identity()
-    size = _size(task)
+    # Without memory, and so for models of any size.
+    with torch.device("meta"):
+        model = task.build_model()
+    size = model.num_parameters(embedding=False)
     tokens = run.steps * run.microbatches * run.batch_size * run.data.sequence_length
     ratio = tokens / size
     note = f"Every run sees {ratio:.1f} tokens for each of {size:,} parameters (embeddings apart)."
@@ -143,8 +150,6 @@ def compare_runs(
             f" That is below {TOKENS_PER_PARAMETER}: recipes can hardly be told apart so early;"
             " give more steps."
         )
-    console = console or Console(stderr=True)
-    console.print(note, highlight=False, soft_wrap=True)
     plan = Plan(
         tasks=tasks,
         recipes=table,
@@ -160,13 +165,11 @@ def compare_runs(
         confidence=confidence,
         notes=(note,),
     )
+    batch = to_device(task.batch(0), torch.device("meta"))
+    check_recipes(model, table, run, loss=lambda model: task.loss(model, batch))
+    console = console or Console(stderr=True)
+    console.print(note, highlight=False, soft_wrap=True)
     return run_study(plan, console=console)
-
-
-def _size(task: LanguageTask) -> int:
-    """Parameters without the embeddings, counted on a model without memory."""
-    with torch.device("meta"):
-        return task.build_model().num_parameters(embedding=False)
 
 
 def _overridden(config: FitConfig, steps: int | None, learning_rate: float | None) -> FitConfig:

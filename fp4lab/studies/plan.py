@@ -30,6 +30,8 @@ class Plan:
     `tasks` maps each seed to what is trained under it. `settings` are the values that must not
     change between two calls for the same folder, `facts` what the report tells its reader, section
     by section. `config` is the same for all runs but for the seed.
+
+    Raises InputError for values that do not fit each other, and for a device that is not there.
     """
 
     tasks: Mapping[int, Task]
@@ -53,6 +55,7 @@ class Plan:
             raise InputError(f"jobs={self.jobs} is below 1; give the number of processes")
         if not 0.0 < self.confidence < 1.0:
             raise InputError(f"confidence={self.confidence} must lie between 0 and 1; use 0.95")
+        choose_device(self.config.device)
 
     @property
     def parallel(self) -> int:

@@ -94,17 +94,18 @@ def _pick(batches: Batches, index: int) -> Any:
     return batches(index) if callable(batches) else batches[index % len(batches)]
 
 
-def fingerprint(task: Task) -> dict[str, str]:
-    """Digests of the initial weights (of seed 0) and of the first batches, to know them again."""
+def fingerprint(task: Task) -> tuple[nn.Module, dict[str, str]]:
+    """The model of seed 0; digests of its weights and of the first batches, to know them again."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        weights = task.build_model().state_dict()
+        model = task.build_model()
         held_out = next(iter(task.validation()), None)
-        return {
-            "initial weights": _digest(weights),
+        digests = {
+            "initial weights": _digest(model.state_dict()),
             "first batch": _digest(task.batch(0)),
             "first validation batch": _digest(held_out),
         }
+    return model, digests
 
 
 def _digest(value: Any) -> str:

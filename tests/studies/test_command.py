@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from fp4lab import cli
 from fp4lab.errors import InputError
@@ -126,6 +127,9 @@ def test_seeds_change_the_data_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--steps", "0"], "steps=0 is below 1"),
         (["--seeds", "many"], "--seeds"),
         (["--recipe", "bf16"], "--recipe"),
+        (["--recipes", "bf16,nvfp4_last4"], "'nvfp4_last4' cannot train this model: blocks=last 4"),
+        (["--recipes", "bf16,fp8_block"], "'fp8_block' cannot train this model: layer 'blocks.0"),
+        (["--device", "cuda", "--jobs", "1"], "device='cuda' is not available here"),
     ],
 )
 def test_what_the_user_got_wrong_is_one_line(
@@ -134,7 +138,9 @@ def test_what_the_user_got_wrong_is_one_line(
     options: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "out"
     assert cli.main(["compare", *options, "--out", str(out), *extra]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
@@ -159,6 +165,14 @@ def test_unknown_presets_leave_no_folder(tmp_path: Path) -> None:
     run = dataclasses.replace(TINY, model=ModelConfig(preset="gpt-tny"))
     with pytest.raises(InputError, match="did you mean 'gpt-tiny'"):
         compare_runs(run, ["bf16", "nvfp4", "mxfp4"], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_batch_that_fills_no_blocks_leaves_no_folder(tmp_path: Path) -> None:
+    data = DataConfig(sequence_length=30, eval_windows=8)
+    run = dataclasses.replace(TINY, batch_size=3, data=data)
+    with pytest.raises(InputError, match=r"recipe 'mxfp4' cannot train .*: 90 values"):
+        compare_runs(run, ["bf16", "mxfp4"], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from study_fakes import KillingBatches, build_classifier, classified_batch
 from torch import Tensor, nn
 
 from fp4lab import formats
 from fp4lab.errors import InputError
-from fp4lab.recipes import LinearRecipe, Recipe
-from fp4lab.studies import Comparison, compare
+from fp4lab.recipes import LinearRecipe, Recipe, get
+from fp4lab.studies import Comparison, compare, cross_entropy
 from fp4lab.train.config import FitConfig
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
@@ -30,6 +31,14 @@ CONFIG = FitConfig(steps=6, eval_every=3, checkpoint_every=2, device="cpu", thre
 VALIDATION = [classified_batch(1000 + index) for index in range(3)]
 #: blocks of 128 do not fit a module of 32 and 64
 MISFIT = Recipe(name="misfit", linear=LinearRecipe.uniform(formats.FP8_1X128_E4M3))
+#: its runs end with a NaN where the loss is `poisoned`
+NAN = Recipe(name="nan", linear=LinearRecipe.uniform(formats.MXFP8_E4M3))
+
+
+def poisoned(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    first = model.get_submodule("0")
+    factor = float("nan") if getattr(first, "recipe", None) == NAN.linear else 1.0
+    return factor * cross_entropy(model, batch)
 
 
 def quietly(**arguments: Any) -> tuple[Comparison, str]:
@@ -195,24 +204,24 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_one_failing_recipe_leaves_the_others(tmp_path: Path) -> None:
-    found, said = quietly(out=tmp_path, recipes=["bf16", MISFIT, "mxfp4"])
-    assert "misfit-seed0 failed: " in said
-    misfit = found.summary.recipes["misfit"]
-    assert misfit.verdict == "failed"
-    assert "128" in misfit.failed[0].reason
-    assert found.summary.order[-1] == "misfit"
+    found, said = quietly(out=tmp_path, recipes=["bf16", NAN, "mxfp4"], loss=poisoned)
+    assert "nan-seed0 failed: NonFiniteError: step 1: loss=nan" in said
+    failed = found.summary.recipes["nan"]
+    assert failed.verdict == "failed"
+    assert failed.failed[0].reason.startswith("NonFiniteError: step 1: loss=nan")
+    assert found.summary.order[-1] == "nan"
     assert found.summary.recipes["mxfp4"].gap is not None
 
 
 @pytest.mark.usefixtures("drawn")
 def test_without_the_baseline_there_are_no_gaps(tmp_path: Path) -> None:
-    found, _ = quietly(out=tmp_path, recipes=["mxfp4", MISFIT], baseline="misfit")
+    found, _ = quietly(out=tmp_path, recipes=["mxfp4", NAN], baseline="nan", loss=poisoned)
     mxfp4 = found.summary.recipes["mxfp4"]
     assert (mxfp4.gap, mxfp4.verdict) == (None, "no gap: the baseline failed")
     assert mxfp4.step_time_ratio is None
     page = html.unescape(found.report.read_text())
-    assert "The baseline misfit failed" in page
-    assert found.summary.recipes["misfit"].failed[0].reason in page
+    assert "The baseline nan failed" in page
+    assert found.summary.recipes["nan"].failed[0].reason in page
 
 
 def test_a_nan_ends_one_run_with_its_place(tmp_path: Path) -> None:
@@ -286,14 +295,25 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
         ({"batches": []}, "batches is empty"),
         ({"batches": [classified_batch(0)], "validation": None}, "validation none"),
         ({"validation": []}, "validation is empty"),
+        ({"config": dataclasses.replace(CONFIG, device="cuda")}, "device='cuda' is not available"),
+        ({"recipes": ["bf16", MISFIT]}, "recipe 'misfit' cannot train this model: layer '0'.*128"),
+        ({"recipes": ["bf16", "nvfp4_last4"]}, "recipe 'nvfp4_last4' cannot train this model"),
+        ({"recipes": [get("bf16").switch(MISFIT, at=5)]}, "recipe 'bf16' cannot train.*128"),
+        ({"recipes": [get("bf16").switch(MISFIT, at="decay")]}, "recipe .bf16. cannot train.*128"),
     ],
 )
 def test_bad_arguments_leave_no_folder(
-    arguments: dict[str, Any], message: str, tmp_path: Path
+    arguments: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=message):
         quietly(out=tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_switch_after_the_last_step_need_not_fit(tmp_path: Path) -> None:
+    found, _ = quietly(out=tmp_path, recipes=[get("bf16").switch(MISFIT, at=6)])
+    assert found.summary.recipes["bf16"].failed == ()
 
 
 def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
