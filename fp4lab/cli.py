@@ -4,10 +4,8 @@ A command's options and what it does stand in the `command.py` of its room, whic
 the command is given, so that `fp4lab --help` starts at once; a new command is a function here and a
 line in `COMMANDS`.
 
-Exit statuses: 0 done; 1 nothing could be compared, as the baseline or all others failed; 2 the
-input or a file is at fault; 3 training met a NaN or an infinity; 4 the run was stopped and can go
-on; 130 interrupted. What the user can cause is one line on standard error; any other exception is a
-bug and shows its traceback.
+The exit statuses are listed by `fp4lab --help` (`STATUSES`). What the user can cause is one line on
+standard error; any other exception is a bug and shows its traceback, with Python's own status 1.
 """
 
 from __future__ import annotations
@@ -22,6 +20,15 @@ from typing import TypeVar
 from fp4lab import __version__
 from fp4lab.errors import InputError, NonFiniteError, describe, unknown
 
+STATUSES = {
+    0: "done",
+    1: "nothing could be compared, as the baseline or all others failed",
+    2: "the input or a file is at fault",
+    3: "training met a NaN or an infinity",
+    4: "the run was stopped, and the same command goes on; torchrun itself says 1",
+    5: "compared, but without the runs that failed",
+    130: "interrupted",
+}
 OK, BAD_INPUT, NON_FINITE, INTERRUPTED = 0, 2, 3, 130
 Arguments = TypeVar("Arguments")
 
@@ -109,10 +116,12 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 def _usage() -> str:
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
+    statuses = "\n".join(f"  {status:<{width}}  {text}" for status, text in STATUSES.items())
     return (
         "usage: fp4lab COMMAND [options]\n\n"
         "Training in 4- and 8-bit floating point, emulated bit for bit on any machine.\n\n"
         f"{commands}\n\n"
+        f"exit status:\n{statuses}\n\n"
         "fp4lab COMMAND --help lists the options of a command."
     )
 

@@ -23,6 +23,9 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     for name, (_, about) in cli.COMMANDS.items():
         assert f"  {name}" in text
         assert about in text
+    for status, about in cli.STATUSES.items():
+        assert f"  {status} " in text
+        assert about in text
     assert cli.main([]) == 2
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.endswith(f"fp4lab {__version__}\n")

@@ -33,5 +33,5 @@ def table(summary: Summary) -> Table:
         ]
         if has_intervals:
             cells.insert(3, words.interval(recipe.interval))
-        shown.add_row(name, *cells, recipe.verdict)
+        shown.add_row(name, *cells, words.verdict(recipe))
     return shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from fp4lab.report.summary import BASELINE, FAILED, Neighbours, Range, RecipeSummary, Summary
 
 DASH = "–"
@@ -26,20 +28,23 @@ def ratio(recipe: RecipeSummary) -> str:
 
 
 def findings(summary: Summary) -> list[str]:
-    """What was found, a sentence a recipe and a sentence a pair of neighbours."""
-    sentences = [
-        _recipe_finding(name, summary) for name in summary.order if name != summary.baseline
-    ]
+    """What was found, a sentence a recipe, a pair of neighbours and a run that failed."""
+    sentences = []
     if summary.recipes[summary.baseline].verdict == FAILED:
-        sentences.insert(0, f"The baseline {summary.baseline} failed, so there are no gaps.")
+        sentences = [f"The baseline {summary.baseline} failed, so there are no gaps."]
+    sentences += [
+        _recipe_finding(name, summary)
+        for name in summary.order
+        if name != summary.baseline and summary.recipes[name].verdict != FAILED
+    ]
     pairs = [p for p in summary.neighbours if summary.baseline not in (p.better, p.worse)]
-    return sentences + [_pair_finding(pair) for pair in pairs]
+    sentences += [_pair_finding(pair) for pair in pairs]
+    failed = [(name, failure) for name in summary.order for failure in summary.recipes[name].failed]
+    return sentences + [f"{name}, seed {run.seed}, failed: {run.reason}" for name, run in failed]
 
 
 def _recipe_finding(name: str, summary: Summary) -> str:
     recipe = summary.recipes[name]
-    if recipe.verdict == FAILED:
-        return f"{name} failed: {recipe.failed[0].reason}"
     if recipe.gap is None:
         return f"{name} reached {number(recipe.val_loss)} nats; {recipe.verdict}."
     amount = f"{recipe.gap:+.4f} nats ({number(recipe.gap_percent, 2, sign=True)} %)"
@@ -57,6 +62,13 @@ def _pair_finding(pair: Neighbours) -> str:
 
 def _sure(value: Range | None, verdict: str) -> str:
     return f"{verdict} (interval {interval(value)})" if value else verdict
+
+
+def verdict(recipe: RecipeSummary) -> str:
+    """The verdict, and of a recipe that failed the beginning of the reason."""
+    if recipe.verdict != FAILED:
+        return recipe.verdict
+    return textwrap.shorten(f"{FAILED}: {recipe.failed[0].reason}", 48, placeholder=" ...")
 
 
 def seeds(recipe: RecipeSummary) -> str:

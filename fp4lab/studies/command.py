@@ -18,7 +18,7 @@ from fp4lab.report.summary import FAILED, Summary
 from fp4lab.studies.comparison import compare_runs, settings
 from fp4lab.train import RunConfig, toml
 
-COMPARED, NOTHING_COMPARED = 0, 1
+COMPARED, NOTHING_COMPARED, RUNS_FAILED = 0, 1, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,8 @@ class CompareArguments:
     """Train one model under several precision recipes and report what each costs in loss.
 
     All start from the same weights and see the same data. The report says where the error arises,
-    too. A comparison that was interrupted goes on where it was.
+    too. A comparison that was interrupted goes on where it was. The exit status is 5 if runs failed
+    and a comparison was possible without them, 1 if it was not.
     """
 
     recipes: str = "bf16,nvfp4,mxfp4"
@@ -127,11 +128,13 @@ def default_folder(run: RunConfig) -> Path:
 
 
 def exit_status(summary: Summary) -> int:
-    """`COMPARED` if the baseline and another recipe finished."""
+    """`NOTHING_COMPARED` unless the baseline and another recipe finished."""
     finished = [name for name in summary.order if summary.recipes[name].verdict != FAILED]
     wanted = min(2, len(summary.order))
     enough = len(finished) >= wanted and summary.baseline in finished
-    return COMPARED if enough else NOTHING_COMPARED
+    if not enough:
+        return NOTHING_COMPARED
+    return RUNS_FAILED if any(r.failed for r in summary.recipes.values()) else COMPARED
 
 
 def _print(summary: Summary) -> None:

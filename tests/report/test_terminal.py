@@ -19,5 +19,5 @@ def test_a_row_a_recipe(summary: Summary) -> None:
         assert part in rows["nvfp4"]
     assert "baseline" in rows["bf16"]
     assert "+0.0000" not in rows["bf16"]
-    assert "failed" in rows["broken"]
+    assert "failed: NaN in <script>alert(1)</script>" in rows["broken"]
     assert "95 % interval" in out.getvalue()

@@ -14,14 +14,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fp4lab import cli
 from fp4lab.errors import InputError
+from fp4lab.nn import Linear
+from fp4lab.recipes import get
 from fp4lab.report.summary import Failure
 from fp4lab.studies import compare_runs
 from fp4lab.studies.command import default_folder, exit_status
 from fp4lab.studies.summarize import Finished, Runs, summarize
-from fp4lab.train import DataConfig, ModelConfig, RunConfig, toml
+from fp4lab.train import DataConfig, LanguageTask, ModelConfig, RunConfig, toml
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
@@ -149,6 +152,34 @@ def test_what_the_user_got_wrong_is_one_line(
     assert not out.exists()
 
 
+@pytest.mark.usefixtures("in_process")
+def test_a_run_that_ends_in_a_nan_is_told_by_status_table_and_report(
+    options: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    of_task = LanguageTask.loss
+
+    def loss(task: LanguageTask, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        layer = next(module for module in model.modules() if isinstance(module, Linear))
+        factor = float("nan") if layer.recipe == get("mxfp8").linear else 1.0
+        return factor * of_task(task, model, batch)
+
+    monkeypatch.setattr(LanguageTask, "loss", loss)
+    out = tmp_path / "out"
+    recipes = ["--recipes", "bf16,mxfp4,mxfp8"]
+    assert cli.main(["compare", *options, *recipes, "--out", str(out)]) == 5
+    printed = capsys.readouterr().out
+    (row,) = (line for line in printed.splitlines() if "│ mxfp8" in line)
+    assert "failed: NonFiniteError: step 1: loss=nan, ..." in row
+    assert "mxfp8, seed 0, failed: NonFiniteError: step 1: loss=nan" in printed
+    page = (out / "report.html").read_text()
+    assert "<td>failed: NonFiniteError: step 1: loss=nan, ...</td>" in page
+    assert page.count("loss=nan, gradient norm=nan; first non-finite: ") == 2
+
+
 def test_report_of_no_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", str(tmp_path)]) == 2
     assert "give the folder of a finished comparison" in capsys.readouterr().err
@@ -177,7 +208,7 @@ def test_a_batch_that_fills_no_blocks_leaves_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dead", "status"), [((), 0), (("mxfp4",), 0), (("mxfp4", "nvfp4"), 1), (("bf16",), 1)]
+    ("dead", "status"), [((), 0), (("mxfp4",), 5), (("mxfp4", "nvfp4"), 1), (("bf16",), 1)]
 )
 def test_exit_status_says_whether_anything_was_compared(dead: tuple[str, ...], status: int) -> None:
     names = ("bf16", "nvfp4", "mxfp4")
@@ -186,6 +217,11 @@ def test_exit_status_says_whether_anything_was_compared(dead: tuple[str, ...], s
     }
     diffs = dict.fromkeys(names, "")
     assert exit_status(summarize(runs, "bf16", confidence=0.95, times={}, diffs=diffs)) == status
+    # One seed of a recipe that failed leaves the recipe, but is no success.
+    runs = {name: {**run, 1: Finished(1.0, None, ())} for name, run in runs.items()}
+    assert exit_status(summarize(runs, "bf16", confidence=0.95, times={}, diffs=diffs)) == (
+        5 if dead else 0
+    )
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
