@@ -10,8 +10,10 @@ from torch import nn
 
 from fp4lab import recipes
 from fp4lab.errors import InputError
-from fp4lab.nn import Linear
+from fp4lab.nn import Linear, convert, set_recipe, set_step
+from fp4lab.optim import build_optimizer
 from fp4lab.train import FitConfig, OptimConfig, evaluate, fit
+from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train.config import RunConfig
 from fp4lab.train.precision import Precision
 from fp4lab.train.run import default_folder, load_recipe
@@ -65,6 +67,41 @@ def test_noise_is_a_function_of_seed_step_and_microbatch() -> None:
     net = model()
     precision = Precision(net, NVFP4, FitConfig(seed=1))
     assert not torch.equal(first, at(0, 0))
+
+
+def test_a_run_is_the_loop_written_by_hand(small_task: Any, tmp_path: Path) -> None:
+    """Stochastic rounding by step and microbatch, and a switch at its step, bit for bit."""
+
+    class Wide(small_task):  # type: ignore[misc]
+        def build_model(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32))
+
+        def batch(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            x = torch.randn(16, 32, generator=torch.Generator().manual_seed(index))
+            return x, x.flip(1)
+
+    task, other = Wide(), recipes.get("nvfp4").without("rht")
+    config = FitConfig(steps=6, microbatches=2, seed=7, device="cpu", threads=1)
+    fit(task, recipe=NVFP4.switch(other, at=4), config=config, folder=tmp_path)
+    saved = checkpoints.load(checkpoints.available(tmp_path / "checkpoints")[-1])
+
+    torch.manual_seed(7)
+    net = task.build_model()
+    convert(net, NVFP4, seed=7)
+    optimizer = build_optimizer(net, learning_rate=1.0)
+    for step in range(6):
+        if step == 4:
+            set_recipe(net, other)
+        optimizer.zero_grad()
+        for microbatch in range(2):
+            set_step(net, step, microbatch)
+            (task.loss(net, task.batch(2 * step + microbatch)) / 2).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), config.optim.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = config.schedule().learning_rate(step)
+        optimizer.step()
+    for name, value in net.state_dict().items():
+        assert torch.equal(saved.tensors["model"][name], value)
 
 
 def test_switches_are_a_function_of_the_step_in_any_order() -> None:
