@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,6 +101,30 @@ def test_batch_losses_are_those_of_the_validation(options: list[str], tmp_path: 
         batches = json.loads((run / "measures.json").read_text())["batch_losses"]
         result = json.loads((run / "result.json").read_text())
         assert sum(batches) / len(batches) == pytest.approx(result["val_loss"], rel=1e-15)
+
+
+def test_the_defaults_can_tell_recipes_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `fp4lab compare` compares, and that it trains long enough for its model."""
+    planned = []
+
+    def plan(run: RunConfig, chosen: list[str], **options: Any) -> None:
+        planned.append((run, chosen, options["baseline"], options["seeds"]))
+        raise InputError("planned")
+
+    monkeypatch.setattr("fp4lab.studies.command.compare_runs", plan)
+    assert cli.main(["compare"]) == 2
+    assert capsys.readouterr().err == "fp4lab: planned\n"
+    ((run, chosen, baseline, seeds),) = planned
+    assert (chosen, baseline, seeds) == (["bf16", "nvfp4", "mxfp4"], None, 1)
+    tokens = run.steps * run.microbatches * run.batch_size * run.data.sequence_length
+    with torch.device("meta"):
+        model = LanguageTask.from_config(run).build_model()
+    sizes = {name: value.numel() for name, value in model.named_parameters()}
+    # As scaling laws count: without the embedding, which the head is to the output.
+    assert sizes.pop("embedding.weight") == sizes.pop("head.weight") > 0
+    assert tokens / sum(sizes.values()) >= 25
 
 
 def test_seeds_change_the_data_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

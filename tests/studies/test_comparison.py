@@ -93,6 +93,13 @@ def test_a_module_of_ones_own(tmp_path: Path) -> None:
     assert {row["layer"] for row in errors["operands"]} == {"0", "2"}
     assert "mxfp4" in str(found)
     assert "mxfp4" in found._repr_html_()
+    # One seed has no interval, which the table, the findings and the page say.
+    page = html.unescape(found.report.read_text())
+    assert "interval" not in str(found).replace("one seed: no interval", "")
+    assert str(found).count("one seed: no interval") == 2
+    assert f"mxfp4 against bf16: {recipe['gap']:+.4f} nats" in page
+    assert f"({recipe['gap_percent']:+.2f} %), one seed: no interval." in page
+    assert page.count("<td>one seed: no interval</td>") == 2
     for path in (found.report, tmp_path / "figures" / "loss.png"):
         assert path.stat().st_size > 1000
 

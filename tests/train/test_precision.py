@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,20 @@ def test_a_run_under_a_recipe_is_evaluated_under_it(
         fit(Wide(), recipe=BF16, config=config, folder=tmp_path / "a")
     plain = fit(Wide(), recipe=None, config=config, folder=tmp_path / "b")
     assert plain.val_loss != result.val_loss
+
+
+def test_the_folder_says_what_each_layer_got(small_task: Any, tmp_path: Path) -> None:
+    class Named(small_task):  # type: ignore[misc]
+        def build_model(self) -> nn.Module:
+            layers = {"mlp_up": nn.Linear(4, 16), "tanh": nn.Tanh(), "head": nn.Linear(16, 1)}
+            return nn.Sequential(OrderedDict(layers))
+
+    config = FitConfig(steps=1, device="cpu", ragged="pad")
+    fit(Named(), recipe=recipes.get("mxfp8"), config=config, folder=tmp_path)
+    first, *rows = (tmp_path / "conversion.txt").read_text().splitlines()
+    assert first.startswith("recipe mxfp8: 2 converted")
+    numerics = {row.split()[0]: row.split()[3] for row in rows if "converted" in row}
+    assert numerics == {"mlp_up": "mxfp8", "head": "bf16"}
 
 
 def test_a_recipe_comes_by_name_or_from_a_file(tmp_path: Path) -> None:
