@@ -54,9 +54,9 @@ def fit(
     """Train a task under a precision recipe, or go on with the run in `folder`.
 
     `recipe=None` trains the model as it is. `on_event` gets, in this process, every line of
-    metrics.jsonl and besides {"kind": "checkpoint", "step", "path"} and {"kind": "notice", "step",
-    "text"}; under torchrun only rank 0 writes and reports. A finished run returns its result at
-    once. SIGTERM, Ctrl-C and `config.time_limit` save a checkpoint and return with
+    metrics.jsonl and besides {"kind": "checkpoint", "step", "path"} and more of {"kind": "notice",
+    "step", "text"}; under torchrun only rank 0 writes and reports. A finished run returns its
+    result at once. SIGTERM, Ctrl-C and `config.time_limit` save a checkpoint and return with
     `finished=False`.
 
     Raises InputError if the folder holds another run, OSError if it cannot be written, and
@@ -93,6 +93,7 @@ class _Run:
         self.tokens = 0
         self.step = 0
         self.log: MetricsFile | None = None
+        self.vanished = False
         # The time limit counts from here, signals only while the loop can grant them.
         self.stop = StopRequest(config.time_limit)
         if world.rank == 0:
@@ -127,6 +128,7 @@ class _Run:
         self._restore()
         if self.world.rank == 0:
             self.log = MetricsFile(self.folder / METRICS, step=self.step)
+            self.vanished = any(e["kind"] == "notice" for e in metrics.read(self.log.path))
         try:
             with self.stop:
                 reason = self._loop()
@@ -157,6 +159,9 @@ class _Run:
             halt = update.stop or (self.world.size == 1 and stop.reason is not None)
             if self.step % config.log_every == 0 or is_last:
                 self._event(self._train_event(update, seconds))
+            if update.grad_norm == 0.0 and not self.vanished:
+                self.vanished = True
+                self._event({"kind": "notice", "step": self.step, "text": _vanished(self.step)})
             if self.step % config.eval_every == 0 or is_last:
                 self._evaluate()
             if self.step % config.checkpoint_every == 0 or is_last or halt:
@@ -261,3 +266,11 @@ class _Run:
     def _report(self, event: Event) -> None:
         for listener in self.listeners:
             listener(event)
+
+
+def _vanished(step: int) -> str:
+    return (
+        f"step {step}: the gradient norm is exactly zero, so the model learns nothing; check that "
+        "the loss depends on the parameters, scale it up if it is tiny, or give the backward "
+        "products a format of wider range (this is said once a run)"
+    )

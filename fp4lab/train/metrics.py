@@ -2,6 +2,7 @@
 
     {"kind": "train", "step": 3, "loss": 4.9, "lr": ..., "grad_norm": ..., "tokens": ..., <timing>}
     {"kind": "eval", "step": 200, "loss": 2.1, "bits_per_byte": 3.0}
+    {"kind": "notice", "step": 7, "text": "step 7: the gradient norm is exactly zero, ..."}
     {"kind": "end", "step": 2000, "reason": "finished"}
 
 `step` counts the updates made so far. The fields in `TIMING` depend on the machine's mood; all

@@ -337,6 +337,33 @@ def test_weights_broken_by_the_update_are_not_saved(
     assert checkpoints.available(tmp_path / "checkpoints") == []
 
 
+@pytest.mark.parametrize("death", [(5, "notice"), (9, "train")])
+def test_gradients_that_all_vanish_are_told_once_a_run(
+    small_task: Any, fit_config: FitConfig, tmp_path: Path, lines: Lines, death: tuple[int, str]
+) -> None:
+    class Vanishing(small_task):  # type: ignore[misc]
+        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            # Batches 8 and 9 are the fifth step's; the other steps that vanish come after it.
+            seen = batch[0].sum()
+            late = any(torch.equal(seen, self.batch(i)[0].sum()) for i in (8, 9, 14, 15, 22, 23))
+            loss: Tensor = super().loss(model, batch)
+            return 0.0 * loss if late else loss
+
+    events: list[Event] = []
+    run(Vanishing(), fit_config, tmp_path / "whole", on_event=events.append)
+    written = lines(tmp_path / "whole")
+    assert [e["step"] for e in written if e.get("grad_norm") == 0.0] == [5, 8, 12]
+    (notice,) = (event for event in written if event["kind"] == "notice")
+    assert notice in events
+    assert notice["step"] == 5
+    assert notice["text"].startswith("step 5: the gradient norm is exactly zero, so the model")
+    assert "check that the loss depends on the parameters" in notice["text"]
+    with pytest.raises(DeathError):
+        run(Vanishing(), fit_config, tmp_path / "cut", on_event=dying_at(*death))
+    run(Vanishing(), fit_config, tmp_path / "cut")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut", lines)
+
+
 def test_a_nan_in_held_out_data_is_named(
     small_task: Any, fit_config: FitConfig, tmp_path: Path
 ) -> None:
