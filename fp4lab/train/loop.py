@@ -167,7 +167,9 @@ class _Run:
             if self.step % config.checkpoint_every == 0 or is_last or halt:
                 self._save()
             if halt and not is_last:
-                return str(self.world.agree(stop.reason) or "stopped")
+                # The wish of the first rank that has one: a signal may have reached one alone.
+                reasons: list[str | None] = self.world.gather(stop.reason)
+                return next(reason for reason in reasons if reason is not None)
         return "finished"
 
     def _train_event(self, update: Update, seconds: float) -> Event:

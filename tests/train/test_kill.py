@@ -232,15 +232,63 @@ def test_the_command_stops_with_status_4_and_goes_on(
     assert f"held-out loss {result.val_loss:.4f} nats" in shown.stdout
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def stop_torchrun(words: list[str], metrics: Path, *, rank: int | None) -> tuple[int, str]:
+    """Send SIGTERM to torchrun, or to one rank, after some new lines; its status and messages."""
+    before = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > before + 2):
+        assert process.poll() is None
+        time.sleep(0.002)
+    ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(process.pid if rank is None else int(ranks[rank]), signal.SIGTERM)
+    _, errors = process.communicate()
+    return process.returncode, errors
+
+
+@pytest.mark.slow
+def test_two_processes_are_stopped_and_go_on_to_the_same_bits(
+    config: RunConfig, tmp_path: Path, lines: Lines
+) -> None:
+    config = dataclasses.replace(config, recipe="nvfp4", steps=100, checkpoint_every=50)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    whole = command(config, tmp_path / "whole", *TORCHRUN)
+    subprocess.run(whole, check=True, capture_output=True, env=environment)
+    words = command(config, tmp_path / "cut", *TORCHRUN)
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    # torchrun says 1 whatever its processes said; it names their statuses when it was not stopped.
+    for rank in (None, 1):
+        status, errors = stop_torchrun(words, metrics, rank=rank)
+        assert status == 1
+        assert "stopped by SIGTERM; the same command goes on from here" in errors
+        assert rank is None or "(exitcode: 4)" in errors
+        end = lines(tmp_path / "cut")[-1]
+        assert (end["kind"], end["reason"]) == ("end", "SIGTERM")
+        assert (tmp_path / "cut" / "checkpoints" / f"step-{end['step']:08d}").is_dir()
+    hurried = [*words, "--time-limit", "1e-9"]
+    done = subprocess.run(hurried, check=False, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert "(exitcode: 4)" in done.stderr
+    assert lines(tmp_path / "cut")[-1] == {
+        "kind": "end", "step": end["step"] + 1, "reason": "time limit",
+    }  # fmt: skip
+    subprocess.run(words, check=True, capture_output=True, env=environment)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut", lines)
+
+
 @pytest.mark.slow
 def test_two_processes_with_one_microbatch_are_one_with_two(
     config: RunConfig, tmp_path: Path, lines: Lines
 ) -> None:
     """The sum of two gradients does not depend on the order, so even the bits are the same."""
     config = dataclasses.replace(config, recipe="nvfp4", steps=8)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = command(config, tmp_path / "two", *torchrun)
+    words = command(config, tmp_path / "two", *TORCHRUN)
     subprocess.run(words, check=True, capture_output=True, env=environment)
     train(config, folder=tmp_path / "one")
     assert_same_run(tmp_path / "one", tmp_path / "two", lines)
