@@ -30,6 +30,7 @@ from typing import Any
 from fp4lab.errors import InputError, expect
 from fp4lab.formats.elements import FP32, ElementType, Specials, compute_properties
 from fp4lab.formats.rounding import Overflow, Ties
+from fp4lab.specs.plain import repr_without_defaults
 
 
 class ScaleRule(IntEnum):
@@ -278,6 +279,8 @@ class BlockFormat:
                 f"block={self.block} of {self.name!r}: 4-over-6 adds errors row by row in halves; "
                 "use a power of two of rows, and fixed sides"
             )
+
+    __repr__ = repr_without_defaults
 
     @cached_property
     def cap(self) -> float:

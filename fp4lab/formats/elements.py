@@ -103,6 +103,9 @@ class ElementType:
 
         compute_properties(self)
 
+    def __repr__(self) -> str:
+        return f"ElementType({self.name!r})"
+
     @cached_property
     def is_short_float32(self) -> bool:
         """Whether codes are the leading bits of a float32 (BF16, and FP32 itself)."""

@@ -76,6 +76,9 @@ class ConversionReport:
     def __str__(self) -> str:
         return f"{self.summary}\n{text_table(_HEADER, _cells(self.rows))}"
 
+    # what a prompt shows; the fields of all rows would fill the screen
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.summary)}</p>{html_table(_HEADER, _cells(self.rows))}"
 

@@ -18,6 +18,7 @@ from fp4lab.errors import InputError, expect
 from fp4lab.formats import BlockFormat, Hadamard, Level, Rounding
 from fp4lab.recipes.places import FPROP_W, FPROP_X, GEMMS, PLACES, TENSORS, Place
 from fp4lab.recipes.tables import html_table, text_table
+from fp4lab.specs.plain import repr_without_defaults
 
 
 class Source(Enum):
@@ -66,6 +67,8 @@ class Operand:
                 "give a format, or leave the rounding at 'nearest'"
             )
 
+    __repr__ = repr_without_defaults
+
     @property
     def is_quantized(self) -> bool:
         """Whether it is cast to 8 bits or fewer here (BF16 and FP16 count as high precision)."""
@@ -109,6 +112,8 @@ class Gemm:
                 "product; give both operands of a GEMM the same transform"
             )
 
+    __repr__ = repr_without_defaults
+
 
 @dataclass(frozen=True, kw_only=True)
 class LinearRecipe:
@@ -148,6 +153,8 @@ class LinearRecipe:
                     f"source='forward' of {place}: fprop uses {tensor} after a Hadamard transform "
                     "along another axis; use 'high_precision'"
                 )
+
+    __repr__ = repr_without_defaults
 
     @classmethod
     def uniform(cls, fmt: BlockFormat) -> LinearRecipe:

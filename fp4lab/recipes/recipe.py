@@ -109,6 +109,9 @@ class Recipe:
                 "without an fprop_from of its own"
             )
 
+    def __repr__(self) -> str:
+        return f"Recipe({self.name!r}, hash={self.hash[:12]!r})"
+
     # Layers
 
     def resolve(

@@ -41,6 +41,16 @@ def label(value: Enum) -> str:
     return value.value if isinstance(value.value, str) else value.name.lower()
 
 
+def repr_without_defaults(value: Any) -> str:
+    """`Class(field=..)` of a dataclass, with the fields that are not at their defaults."""
+    shown = []
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if not (_has_default(field) and item == _default(field)):
+            shown.append(f"{field.name}={item.name if isinstance(item, Enum) else repr(item)}")
+    return f"{type(value).__name__}({', '.join(shown)})"
+
+
 def to_plain(value: object, *, name_of: NameOf = lambda _: None) -> Plain:
     """Plain data for a dataclass and everything inside it.
 
