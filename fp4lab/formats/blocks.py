@@ -38,26 +38,40 @@ class ScaleRule(IntEnum):
 
     All but NEAREST give powers of two. Below, `emax` is the exponent of the largest element.
 
+    Members:
+        NEAREST: to the nearest value of the scale type, halves as the format's `scale_ties`
+            says
+        FLOOR: 2^(floor(log2 amax) - emax): OCP MX v1.0; clips values above M (E2M1: 6 to 8
+            times 2^k)
+        CEIL: 2^(ceil(log2 amax) - emax)
+        ROUND_UP: the smallest power of two that is at least amax/M: nothing is clipped (cuBLAS,
+            2506.08027)
+        EVEN: as FLOOR after amax is rounded to the element's mantissa width
+
     >>> import torch, fp4lab
     >>> formats = [fp4lab.formats.MXFP4.replace(scale_rule=rule) for rule in ScaleRule]
     >>> [fp4lab.fake_quantize(torch.full((32,), 7.0), fmt)[0].item() for fmt in formats]
     [6.0, 6.0, 8.0, 8.0, 8.0]
     """
 
-    #: to the nearest value of the scale type, halves as the format's `scale_ties` says
     NEAREST = 0
-    #: 2^(floor(log2 amax) - emax): OCP MX v1.0; clips values above M (E2M1: 6 to 8 times 2^k)
     FLOOR = 1
-    #: 2^(ceil(log2 amax) - emax)
     CEIL = 2
-    #: the smallest power of two that is at least amax/M: nothing is clipped (cuBLAS, 2506.08027)
     ROUND_UP = 3
-    #: as FLOOR after amax is rounded to the element's mantissa width
     EVEN = 4
 
 
 class BlockScale(IntEnum):
-    """Order of operations by which a block scale is computed (see the module's docstring)."""
+    """Order of operations by which a block scale is computed.
+
+    `M` is the element that a block's amax maps to, `S` the second level's encode scale (1 without).
+
+    Members:
+        FOLDED: round(amax * (S * fl(1/M))), Transformer Engine's NVFP4
+        DIVIDED: round((amax / M) * S), its 4-over-6 mode
+        POWER_OF_TWO: 2^k by the `ScaleRule`, OCP MX
+        ENCODE: the reciprocal of M / amax in float32, FP8 with float32 scales
+    """
 
     FOLDED = 0
     DIVIDED = 1
@@ -66,7 +80,7 @@ class BlockScale(IntEnum):
 
 
 class Level(IntEnum):
-    """What the second-level scale covers."""
+    """What the second-level scale covers: nothing (there is none), the tensor, or each row."""
 
     NONE = 0
     TENSOR = 1
@@ -74,7 +88,13 @@ class Level(IntEnum):
 
 
 class Selection(IntEnum):
-    """4-over-6: which error decides whether a block's amax maps to 6 or to 4 (arXiv 2512.02010)."""
+    """4-over-6: which error decides whether a block's amax maps to 6 or to 4 (arXiv 2512.02010).
+
+    Members:
+        NONE: every block's amax maps to the largest element
+        MAE: the smaller sum of absolute errors
+        MSE: the smaller sum of squared errors
+    """
 
     NONE = 0
     MAE = 1
@@ -96,7 +116,8 @@ class BlockFormat:
             format is a plain cast to `element`.
         scale: stored type of the block scale; `FP32` is stored as float32, others as bytes.
         scale_rule: how amax/M is rounded to `scale`.
-        block_scale: order of the arithmetic.
+        block_scale: order of the arithmetic; FOLDED or DIVIDED for scales like E4M3, POWER_OF_TWO
+            for E8M0, ENCODE for FP32.
         level: second-level scale: none, one per tensor, one per row.
         scale_cap: the largest block scale that the second level aims at (448; 256 leaves room for
             4-over-6); 0 means the scale type's largest value.

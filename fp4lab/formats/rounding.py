@@ -11,23 +11,30 @@ from enum import Enum, IntEnum
 class Ties(IntEnum):
     """Where round-to-nearest puts a value exactly halfway between two neighbours.
 
+    Members:
+        EVEN: to the neighbour whose last digit is even; between two powers of two, which have
+            no other digit, to the larger (IEEE 754; hardware `cvt.rn`)
+        AWAY: to the larger magnitude (microxcaling "nearest")
+        ZERO: to the smaller magnitude (ggml, qwantize)
+
     >>> import torch, fp4lab
     >>> x = torch.tensor([1.75, 2.5])
     >>> [fp4lab.cast(x, fp4lab.formats.E2M1, ties=ties).tolist() for ties in Ties]
     [[2.0, 2.0], [2.0, 3.0], [1.5, 2.0]]
     """
 
-    #: to the neighbour whose last digit is even; between two powers of two, which have no other
-    #: digit, to the larger (IEEE 754; hardware `cvt.rn`)
     EVEN = 0
-    #: to the larger magnitude (microxcaling "nearest")
     AWAY = 1
-    #: to the smaller magnitude (ggml, qwantize)
     ZERO = 2
 
 
 class Overflow(IntEnum):
     """What a magnitude beyond the largest finite number becomes. NaN stays NaN either way.
+
+    Members:
+        SATURATE: the largest finite number, infinity included (satfinite)
+        SPECIAL: infinity where the type has one, else NaN (IEEE 754, ml_dtypes); saturates
+            without either
 
     >>> import torch, fp4lab
     >>> x = torch.tensor([1e9])
@@ -35,9 +42,7 @@ class Overflow(IntEnum):
     [57344.0, inf]
     """
 
-    #: the largest finite number, infinity included (satfinite)
     SATURATE = 0
-    #: infinity where the type has one, else NaN (IEEE 754, ml_dtypes); saturates without either
     SPECIAL = 1
 
 

@@ -22,11 +22,14 @@ from fp4lab.specs.plain import repr_without_defaults
 
 
 class Source(Enum):
-    """What an operand is made from."""
+    """What an operand is made from.
 
-    #: the tensor itself
+    Members:
+        HIGH_PRECISION: the tensor itself
+        FORWARD: the dequantized copy that fprop used (X and W in the backward products only)
+    """
+
     HIGH_PRECISION = "high_precision"
-    #: the dequantized copy that fprop used (X and W in the backward products only)
     FORWARD = "forward"
 
 
