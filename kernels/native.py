@@ -38,7 +38,7 @@ _forced: list[str] = []
 
 @contextlib.contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Force "native" or "reference" inside a `with` block.
+    """Force "native" or "reference" inside a `with` block, for all threads of the process.
 
     Raises:
         InputError: an unknown name, or "native" where it cannot be had (the reason is given).

@@ -78,7 +78,9 @@ def quantize(
     Zeros decode to exact zeros. A block too small for its scale type decodes to zero. A NaN makes
     its block NaN, and with a second level the whole row or tensor. An infinity makes its block NaN
     (MX, FP8), with a second level the row or tensor infinite or NaN; NVFP4 with one level saturates
-    it. Other values beyond the largest saturate. A plain cast rounds each element by itself.
+    it. Other values beyond the largest saturate. With a second level, an amax above 7e35 overflows
+    when it is multiplied back by a block scale of up to 448, in the order of Transformer Engine:
+    values become infinite, zeros NaN. A plain cast rounds each element by itself.
 
     Raises:
         InputError: dtype, shape, axis, ragged edge, missing noise, or an amax that does not fit.
@@ -162,7 +164,8 @@ def fake_quantize(
 ) -> Tensor:
     """Quantize and dequantize: the nearest tensor of the format, in x's shape and dtype.
 
-    Bit-equal to `quantize(x, fmt, ...).dequantize(x.dtype)`.
+    Bit-equal to `quantize(x, fmt, ...).dequantize(x.dtype)`, but for a NaN in a format whose elements
+    and scales have no code for it: it stays NaN here and is stored as 0 there.
 
     Args:
         x: as in `quantize`.

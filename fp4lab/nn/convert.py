@@ -95,7 +95,8 @@ def set_recipe(model: torch.nn.Module, recipe: Recipe) -> ConversionReport:
 def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:
     """Moves the rounding noise of all converted layers on, and returns how many there are.
 
-    Call it before every forward pass: the same step and microbatch give the same noise, in
+    Call it before every forward pass, and not between a forward and its backward where activations
+    are recomputed, which would round anew: the same step and microbatch give the same noise, in
     recomputed activations and after a restart too, and others give independent noise. Nothing is
     recompiled, for the noise is a buffer; under DistributedDataParallel set
     `broadcast_buffers=False` where ranks use different microbatch numbers.

@@ -7,7 +7,8 @@ buffer alone (seed, name, step, microbatch), which the forward copies for its ba
 checkpointing therefore rounds the same way in its recompute.
 
 Left out: a cache of quantized weights across microbatches, quantized storage of what is saved for
-the backward, and reduction of amax over processes.
+the backward, reduction of amax over processes, second derivatives, and the transforms of torch.func
+other than functional_call.
 """
 
 from __future__ import annotations
