@@ -164,8 +164,8 @@ def fake_quantize(
 ) -> Tensor:
     """Quantize and dequantize: the nearest tensor of the format, in x's shape and dtype.
 
-    Bit-equal to `quantize(x, fmt, ...).dequantize(x.dtype)`, but for a NaN in a format whose elements
-    and scales have no code for it: it stays NaN here and is stored as 0 there.
+    Bit-equal to `quantize(x, fmt, ...).dequantize(x.dtype)`, but for a NaN in a format whose
+    elements and scales have no code for it: it stays NaN here and is stored as 0 there.
 
     Args:
         x: as in `quantize`.
