@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import stdev
 
 from fp4lab.errors import InputError
 from fp4lab.train.files import read_record, write_json
@@ -17,6 +18,7 @@ from fp4lab.train.files import read_record, write_json
 SCHEMA_VERSION = 1
 BASELINE = "baseline"
 FAILED = "failed"
+DIVERGED = "diverged"
 NO_BASELINE = "no gap: the baseline failed"
 
 Range = tuple[float, float]
@@ -37,7 +39,7 @@ class RecipeSummary:
     `seeds` counts the pairs behind `gap` (for the baseline, its finished runs), `validation_error`
     is the standard error of the gap from the choice of validation batches alone, and
     `step_time_ratio` the median step time over the baseline's with its quartiles in
-    `step_time_spread`.
+    `step_time_spread`. `diverged` names the seeds that reached their end with a useless loss.
     """
 
     val_loss: float | None
@@ -54,6 +56,7 @@ class RecipeSummary:
     step_time_spread: Range | None
     failed: tuple[Failure, ...]
     diff: str
+    diverged: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not all(seed.isdecimal() for seed in self.val_losses):
@@ -82,6 +85,12 @@ class Summary:
     confidence: float
     notes: tuple[str, ...]
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of the baseline's loss between seeds; None for one seed."""
+        losses = list(self.recipes[self.baseline].val_losses.values())
+        return stdev(losses) if len(losses) > 1 else None
 
     def __post_init__(self) -> None:
         if {*self.order, self.baseline} != self.recipes.keys():

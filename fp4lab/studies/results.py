@@ -45,8 +45,8 @@ def finish(
     """Collect the results, time the recipes and write everything into the folder."""
     runs: dict[str, dict[int, Finished | Failure]] = {name: {} for name in plan.recipes}
     for (name, seed), job in jobs.items():
-        reason = failures.get(job.name)
-        runs[name][seed] = Failure(seed, reason) if reason else read_finished(job.folder)
+        reason, task = failures.get(job.name), plan.tasks[seed]
+        runs[name][seed] = Failure(seed, reason) if reason else read_finished(job.folder, task)
     done = {name: [seed for seed, run in runs[name].items() if isinstance(run, Finished)]
             for name in runs}  # fmt: skip
     errors = {

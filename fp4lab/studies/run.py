@@ -8,6 +8,7 @@ this file and the loop's `result.json` are there.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +18,16 @@ from fp4lab.errors import InputError
 from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.instruments.gemm_errors import gemm_errors
 from fp4lab.recipes import Recipe
+from fp4lab.report.curves import read_curve
 from fp4lab.studies.summarize import Finished
 from fp4lab.train.checkpoint import available
 from fp4lab.train.config import FitConfig
 from fp4lab.train.evaluation import restored
 from fp4lab.train.files import read_record, write_json
-from fp4lab.train.folder import CHECKPOINTS, FitResult
+from fp4lab.train.folder import CHECKPOINTS, METRICS, FitResult
 from fp4lab.train.forward import reproducible
 from fp4lab.train.loop import fit
-from fp4lab.train.task import Task
+from fp4lab.train.task import LanguageTask, Task
 from fp4lab.train.world import choose_device, join
 
 MEASURES = "measures.json"
@@ -98,14 +100,18 @@ def _log(event: dict[str, Any]) -> None:
         print(event["text"], file=sys.stderr)
 
 
-def read_finished(folder: Path) -> Finished:
-    """The results of a run that is done."""
+def read_finished(folder: Path, task: Task) -> Finished:
+    """The results of a run that is done, of a model that was trained on `task`."""
     result = FitResult.load(folder)
     assert result is not None
     if result.val_loss is None:
         raise InputError(f"{folder} has no validation loss; give validation batches")
+    losses = read_curve(folder / METRICS).train.losses.tolist()
     return Finished(
         val_loss=result.val_loss,
         bits_per_byte=result.bits_per_byte,
         batch_losses=Measures.read(folder).batch_losses,
+        start=losses[0] if losses else math.inf,
+        lowest=min(losses, default=math.inf),
+        guess=math.log(task.model.vocab_size) if isinstance(task, LanguageTask) else math.inf,
     )

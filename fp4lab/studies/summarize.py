@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +11,7 @@ import numpy as np
 
 from fp4lab.report.summary import (
     BASELINE,
+    DIVERGED,
     FAILED,
     NO_BASELINE,
     Failure,
@@ -23,11 +25,27 @@ from fp4lab.studies.timing import StepTime
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run that reached its end measured; losses in nats."""
+    """What a run that reached its end measured; losses in nats.
+
+    `start` and `lowest` are training losses, of the first step and the lowest; `guess` is the loss
+    of a guess that finds every answer as likely, infinite where it is not known.
+    """
 
     val_loss: float
     bits_per_byte: float | None
     batch_losses: tuple[float, ...]
+    start: float = math.inf
+    lowest: float = math.inf
+    guess: float = math.inf
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it ended above its start, or above the guess that it had once been better than.
+
+        A short run may not be better than the guess yet; that is no divergence.
+        """
+        limit = min(self.start, self.guess) if self.lowest < self.guess else self.start
+        return not (math.isfinite(self.val_loss) and self.val_loss <= limit)
 
 
 NO_SHARED_SEED = "no gap: no seed finished in both"
@@ -138,11 +156,16 @@ def _recipe(
         step_time_spread=time.spread if time else None,
         failed=tuple(run for run in runs.values() if isinstance(run, Failure)),
         diff=diff,
+        diverged=_diverged(finished),
     )
 
 
 def _batch_losses(finished: Mapping[int, Finished]) -> dict[int, tuple[float, ...]]:
     return {seed: run.batch_losses for seed, run in finished.items()}
+
+
+def _diverged(finished: Mapping[int, Finished]) -> tuple[int, ...]:
+    return tuple(seed for seed, run in sorted(finished.items()) if run.diverged)
 
 
 def _verdict(
@@ -156,6 +179,8 @@ def _verdict(
         return FAILED
     if is_baseline:
         return BASELINE
+    if _diverged(finished):
+        return DIVERGED
     if not baseline:
         return NO_BASELINE
     return gap.verdict if gap else NO_SHARED_SEED
@@ -163,10 +188,13 @@ def _verdict(
 
 def _neighbours(finished: _Losses, better: str, worse: str, confidence: float) -> Neighbours:
     gap = _gap(finished, worse, better, confidence)
+    verdict = gap.verdict if gap else NO_SHARED_SEED
+    if any(_diverged(finished[name]) for name in (better, worse)):
+        verdict = DIVERGED
     return Neighbours(
         better=better,
         worse=worse,
         gap=gap.mean if gap else None,
         interval=gap.interval if gap else None,
-        verdict=gap.verdict if gap else NO_SHARED_SEED,
+        verdict=verdict,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,42 @@ def test_a_failed_seed_costs_its_pair_only() -> None:
         ("bf16", "nvfp4"),
         ("nvfp4", "late"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("loss", "start", "lowest", "guess", "diverged"),
+    [
+        (1.7, 6.0, 1.6, 5.5, False),
+        (6.1, 6.0, 1.6, 5.5, True),  # above its own start
+        (5.8, 6.0, 1.6, 5.5, True),  # above the guess, which it had been better than
+        (5.8, 6.0, 5.7, 5.5, False),  # not better than the guess yet
+        (6.1, 6.0, 1.6, math.inf, True),
+        (5.8, 6.0, 1.6, math.inf, False),
+        (math.nan, 6.0, 1.6, 5.5, True),
+        (math.inf, math.inf, math.inf, math.inf, True),
+    ],
+)
+def test_a_useless_loss_is_divergence(
+    loss: float, start: float, lowest: float, guess: float, diverged: bool
+) -> None:
+    run = Finished(loss, None, (), start=start, lowest=lowest, guess=guess)
+    assert run.diverged == diverged
+
+
+def test_a_diverged_recipe_is_not_resolved() -> None:
+    wild = {seed: Finished(9.0 + seed, None, (), start=6.0) for seed in (1, 2)}
+    runs: Runs = {**THREE_SEEDS, "wild": {0: done(1.75), **wild}}
+    summary = summary_of(runs)
+    recipe = summary.recipes["wild"]
+    assert (recipe.verdict, recipe.diverged, recipe.seeds) == ("diverged", (1, 2), 3)
+    assert summary.recipes["nvfp4"].verdict == "resolved"
+    assert summary.recipes["nvfp4"].diverged == ()
+    assert (summary.neighbours[-1].worse, summary.neighbours[-1].verdict) == ("wild", "diverged")
+
+
+def test_the_spread_is_that_of_the_baseline() -> None:
+    assert summary_of(THREE_SEEDS).spread == pytest.approx(0.01)
+    assert summary_of({name: {0: of[0]} for name, of in THREE_SEEDS.items()}).spread is None
 
 
 def test_without_a_baseline_there_are_no_gaps() -> None:
