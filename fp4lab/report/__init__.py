@@ -8,7 +8,7 @@ from fp4lab.report.figures import gap_bars, loss_curves, relative_curves
 from fp4lab.report.folder import Findings, read_findings
 from fp4lab.report.html import write
 from fp4lab.report.summary import Failure, Neighbours, RecipeSummary, Summary
-from fp4lab.report.terminal import table
+from fp4lab.report.terminal import needed, show, table
 
 __all__ = [
     "Failure",
@@ -18,9 +18,11 @@ __all__ = [
     "Summary",
     "gap_bars",
     "loss_curves",
+    "needed",
     "read_findings",
     "relative_curves",
     "share_map",
+    "show",
     "sqnr_map",
     "table",
     "write",

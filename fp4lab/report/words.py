@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
-
-from fp4lab.report.summary import BASELINE, FAILED, Neighbours, Range, RecipeSummary, Summary
+from fp4lab.report.summary import (
+    BASELINE,
+    DIVERGED,
+    FAILED,
+    Neighbours,
+    Range,
+    RecipeSummary,
+    Summary,
+)
 
 DASH = "–"
 
@@ -17,6 +23,21 @@ def number(value: float | None, digits: int = 4, *, sign: bool = False) -> str:
 def interval(value: Range | None, digits: int = 4) -> str:
     """`low to high`, or a dash."""
     return DASH if value is None else f"{value[0]:+.{digits}f} to {value[1]:+.{digits}f}"
+
+
+def gap(recipe: RecipeSummary) -> float | None:
+    """The gap in nats; None for the baseline, whose gap says nothing."""
+    return None if is_baseline(recipe) else recipe.gap
+
+
+def gap_percent(recipe: RecipeSummary) -> float | None:
+    """The gap in percent, as `gap`."""
+    return None if is_baseline(recipe) else recipe.gap_percent
+
+
+def level(summary: Summary) -> str:
+    """The confidence of the intervals."""
+    return f"{100 * summary.confidence:g} %"
 
 
 def ratio(recipe: RecipeSummary) -> str:
@@ -32,6 +53,8 @@ def findings(summary: Summary) -> list[str]:
     sentences = []
     if summary.recipes[summary.baseline].verdict == FAILED:
         sentences = [f"The baseline {summary.baseline} failed, so there are no gaps."]
+    if summary.recipes[summary.baseline].diverged:
+        sentences = [f"The baseline {summary.baseline} diverged, so the gaps to it say nothing."]
     sentences += [
         _recipe_finding(name, summary)
         for name in summary.order
@@ -40,7 +63,8 @@ def findings(summary: Summary) -> list[str]:
     pairs = [p for p in summary.neighbours if summary.baseline not in (p.better, p.worse)]
     sentences += [_pair_finding(pair) for pair in pairs]
     failed = [(name, failure) for name in summary.order for failure in summary.recipes[name].failed]
-    return sentences + [f"{name}, seed {run.seed}, failed: {run.reason}" for name, run in failed]
+    sentences += [f"{name}, seed {run.seed}, failed: {run.reason}" for name, run in failed]
+    return sentences + _how_sure(summary)
 
 
 def _recipe_finding(name: str, summary: Summary) -> str:
@@ -48,7 +72,35 @@ def _recipe_finding(name: str, summary: Summary) -> str:
     if recipe.gap is None:
         return f"{name} reached {number(recipe.val_loss)} nats; {recipe.verdict}."
     amount = f"{recipe.gap:+.4f} nats ({number(recipe.gap_percent, 2, sign=True)} %)"
-    return f"{name} against {summary.baseline}: {amount}, {_sure(recipe.interval, recipe.verdict)}."
+    sure = _sure(recipe.interval, recipe.verdict)
+    return f"{name} against {summary.baseline}: {amount}, {sure}{_spread(recipe.gap, summary)}."
+
+
+def _spread(gap: float, summary: Summary) -> str:
+    """Whether a gap is larger than what another seed of the baseline makes."""
+    if summary.spread is None:
+        return ""
+    larger = "larger" if abs(gap) > summary.spread else "not larger"
+    return (
+        f"; {larger} than the spread of {summary.baseline} between seeds"
+        f" (standard deviation {summary.spread:.4f})"
+    )
+
+
+def _how_sure(summary: Summary) -> list[str]:
+    """What too few seeds mean."""
+    pairs = max((r.seeds for r in summary.recipes.values() if not is_baseline(r)), default=0)
+    if pairs == 1:
+        return ["One seed: neither an interval nor a spread between seeds; 3 or more are needed."]
+    if pairs == 2:
+        from scipy.special import stdtrit
+
+        factor = stdtrit(1, (1 + summary.confidence) / 2)
+        return [
+            f"Two seeds: the interval rests on one degree of freedom (t factor {factor:.1f});"
+            " 3 or more are needed."
+        ]
+    return []
 
 
 def _pair_finding(pair: Neighbours) -> str:
@@ -64,17 +116,11 @@ def _sure(value: Range | None, verdict: str) -> str:
     return f"{verdict} (interval {interval(value)})" if value else verdict
 
 
-def verdict(recipe: RecipeSummary) -> str:
-    """The verdict, and of a recipe that failed the beginning of the reason."""
-    if recipe.verdict != FAILED:
-        return recipe.verdict
-    return textwrap.shorten(f"{FAILED}: {recipe.failed[0].reason}", 48, placeholder=" ...")
-
-
 def seeds(recipe: RecipeSummary) -> str:
-    """How many seeds stand behind the numbers, and how many failed."""
-    failed = f" ({len(recipe.failed)} failed)" if recipe.failed else ""
-    return f"{recipe.seeds}{failed}"
+    """How many seeds stand behind the numbers, and how many diverged or failed."""
+    bad = {DIVERGED: len(recipe.diverged), FAILED: len(recipe.failed)}
+    counts = ", ".join(f"{count} {what}" for what, count in bad.items() if count)
+    return f"{recipe.seeds} ({counts})" if counts else f"{recipe.seeds}"
 
 
 def is_baseline(recipe: RecipeSummary) -> bool:

@@ -13,7 +13,6 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from fp4lab import report
-from fp4lab.report import words
 from fp4lab.report.summary import FAILED, Summary
 from fp4lab.studies.comparison import compare_runs, settings
 from fp4lab.train import RunConfig, toml
@@ -35,7 +34,8 @@ class CompareArguments:
     baseline: str | None = None
     """The recipe the others are held against; by default the first."""
     seeds: int = 1
-    """Runs of each recipe; two or more give confidence intervals."""
+    """Runs of each recipe. One gives no interval; with two it rests on one degree of freedom (a t
+    factor of 12.7 at 95 %), so give three or more."""
     steps: int | None = None
     """Updates of the weights in each run; 2050 by default."""
     model: str | None = None
@@ -86,7 +86,7 @@ def compare(given: CompareArguments) -> int:
             "interrupted; the same command goes on from the last checkpoints", soft_wrap=True
         )
         raise
-    _print(found.summary)
+    report.show(found.summary)
     print(f"report: {found.report}")
     return exit_status(found.summary)
 
@@ -94,7 +94,7 @@ def compare(given: CompareArguments) -> int:
 def redraw(given: ReportArguments) -> int:
     """Write the report again; the exit status."""
     path = report.write(given.folder)
-    _print(report.read_findings(given.folder).summary)
+    report.show(report.read_findings(given.folder).summary)
     print(f"report: {path}")
     return COMPARED
 
@@ -135,10 +135,3 @@ def exit_status(summary: Summary) -> int:
     if not enough:
         return NOTHING_COMPARED
     return RUNS_FAILED if any(r.failed for r in summary.recipes.values()) else COMPARED
-
-
-def _print(summary: Summary) -> None:
-    console = Console()
-    console.print(report.table(summary))
-    for sentence in words.findings(summary):
-        print(sentence)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, RenderResult
 
 from fp4lab import report
 from fp4lab.errors import InputError
@@ -87,13 +86,14 @@ class Comparison:
         """The HTML report."""
         return self.folder / REPORT
 
-    def __rich__(self) -> Table:
-        return report.table(self.summary)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield report.table(self.summary, options.max_width)
 
     def __str__(self) -> str:
-        console = Console(width=120, color_system=None)
+        whole = report.table(self.summary)
+        console = Console(width=report.needed(whole), color_system=None)
         with console.capture() as captured:
-            console.print(self)
+            console.print(whole)
         return captured.get()
 
     def _repr_html_(self) -> str:

@@ -198,10 +198,10 @@ def test_a_run_that_ends_in_a_nan_is_told_by_status_table_and_report(
     assert cli.main(["compare", *options, *recipes, "--out", str(out)]) == 5
     printed = capsys.readouterr().out
     (row,) = (line for line in printed.splitlines() if "│ mxfp8" in line)
-    assert "failed: NonFiniteError: step 1: loss=nan, ..." in row
+    assert "failed" in row
     assert "mxfp8, seed 0, failed: NonFiniteError: step 1: loss=nan" in printed
     page = (out / "report.html").read_text()
-    assert "<td>failed: NonFiniteError: step 1: loss=nan, ...</td>" in page
+    assert "<td>failed</td>" in page
     assert page.count("loss=nan, gradient norm=nan; first non-finite: ") == 2
 
 
