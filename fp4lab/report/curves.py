@@ -50,19 +50,28 @@ def _series(points: dict[int, float]) -> Series:
     )
 
 
-def smooth(losses: Floats, width: int) -> Floats:
-    """The centred mean over `width` points; at the ends, over those of them that exist."""
-    half = max(width, 1) // 2
+def window(points: int) -> int:
+    """The running mean's width for a curve of so many losses: odd, about a fortieth of it."""
+    return points // 80 * 2 + 1
+
+
+def running_mean(steps: Floats, losses: Floats, width: int) -> tuple[Floats, Floats]:
+    """The mean over `width` points around each step (odd), where all of them exist.
+
+    The ends are left out: a window cut off there would be off centre, and the curve would seem to
+    turn.
+    """
+    if len(losses) < width:
+        return steps[:0], losses[:0]
     sums = np.concatenate([[0.0], np.cumsum(losses)])
-    index = np.arange(len(losses))
-    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(losses))
-    return np.asarray((sums[high] - sums[low]) / (high - low))
+    half = width // 2
+    return steps[half : len(steps) - half], np.asarray((sums[width:] - sums[:-width]) / width)
 
 
 def relative_difference(
     curves: Sequence[Series], baseline: Sequence[Series], width: int
 ) -> tuple[Floats, Floats]:
-    """Steps, and the smoothed loss of `curves` in percent above the baseline's, mean over the runs.
+    """Steps, and the running mean of `curves` in percent above the baseline's, mean over the runs.
 
     The runs pair up in order; only steps that all of them have are used.
     """
@@ -72,15 +81,16 @@ def relative_difference(
         steps = np.intersect1d(steps, series.steps)
     if not len(steps):
         return steps, steps
+    centres, _ = running_mean(steps, steps, width)
     percent = [
-        100.0 * (smooth(_at(run, steps), width) / smooth(_at(reference, steps), width) - 1.0)
+        100.0 * (_mean_at(run, steps, width) / _mean_at(reference, steps, width) - 1.0)
         for run, reference in pairs
     ]
-    return steps, np.mean(percent, axis=0)
+    return centres, np.mean(percent, axis=0)
 
 
-def _at(series: Series, steps: Floats) -> Floats:
-    return series.losses[np.searchsorted(series.steps, steps)]
+def _mean_at(series: Series, steps: Floats, width: int) -> Floats:
+    return running_mean(steps, series.losses[np.searchsorted(series.steps, steps)], width)[1]
 
 
 def thin(steps: Floats, values: Floats, most: int = 400) -> tuple[Floats, Floats]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fp4lab.report import words
-from fp4lab.report.error_map import share_map, sqnr_map
-from fp4lab.report.figures import gap_bars, loss_curves, relative_curves
+from fp4lab.report.error_map import Share, share_map, sqnr_map
+from fp4lab.report.figures import gap_bars, loss_curves, relative_curves, widest_window
 from fp4lab.report.folder import Findings
+from fp4lab.report.summary import FAILED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +30,9 @@ class Drawing:
 def drawings(found: Findings) -> Iterator[Drawing]:
     """The figures for which there is something to show."""
     summary, curves = found.summary, found.curves
+    apart = [name for name, r in summary.recipes.items() if r.diverged or r.verdict == FAILED]
+    mean = f"lines, running mean over {widest_window(curves)} logged steps, without the ends"
+    aside = "A recipe that is named above the picture leaves it."
     losses = ", ".join(f"{n} {words.number(summary.recipes[n].val_loss)}" for n in summary.order)
     gaps = ", ".join(
         f"{name} {words.number(summary.recipes[name].gap, sign=True)}"
@@ -41,32 +45,33 @@ def drawings(found: Findings) -> Iterator[Drawing]:
             "Gaps",
             gap_bars(summary),
             "Final validation loss above the baseline's. Whiskers, where there are several seeds,"
-            f" are the {100 * summary.confidence:g} % interval.",
+            f" are the {words.level(summary)} interval.",
             f"Bars: final gap in nats to {summary.baseline}: {gaps}.",
         )
     if any(len(curve.train.steps) for runs in curves.values() for curve in runs.values()):
         yield Drawing(
             "loss",
             "Loss curves",
-            loss_curves(curves, summary.baseline),
-            "Training loss (lines, running mean) and validation loss (dots).",
+            loss_curves(curves, summary.baseline, apart),
+            f"Training loss ({mean}) and validation loss (dots), one line for each seed. {aside}",
             f"Lines: loss against step for every recipe. Final validation loss: {losses}.",
         )
     if gaps:
         yield Drawing(
             "relative",
             "Relative difference",
-            relative_curves(curves, summary.baseline),
-            "Loss in percent above the baseline's on the same batches: training (lines, running"
-            " mean) and validation (dots), mean over the seeds.",
+            relative_curves(curves, summary.baseline, apart),
+            f"Loss in percent above the baseline's on the same batches: training ({mean}) and"
+            f" validation (dots), mean over the seeds. {aside}",
             f"Lines: loss in percent above {summary.baseline} against step. Final gaps: {gaps}.",
         )
     yield from _error_drawings(found)
 
 
 def _error_drawings(found: Findings) -> Iterator[Drawing]:
-    baseline = found.summary.baseline
-    errors = {name: e for name, e in found.errors.items() if name != baseline and e.operands}
+    summary = found.summary
+    given = {name: found.errors[name] for name in summary.recipes if name in found.errors}
+    errors = {name: e for name, e in given.items() if name != summary.baseline and e.operands}
     if not errors:
         return
     names = ", ".join(errors)
@@ -74,18 +79,26 @@ def _error_drawings(found: Findings) -> Iterator[Drawing]:
         "Columns: operands and product of the forward GEMM (X, W, Y), of the input gradient"
         " (dY, W^T, dX) and of the weight gradient (dY^T, X^T, dW)."
     )
+    seeds = sorted({min(map(int, summary.recipes[name].val_losses), default=0) for name in errors})
     yield Drawing(
         "sqnr",
         "Where the error arises",
         sqnr_map(errors),
-        "Signal to quantization noise of each trained model (of the first seed) on its last"
-        f" training batch, against full precision on the same tensors; higher is better. {where}",
+        "Signal to quantization noise of each trained model (seed"
+        f" {', '.join(map(str, seeds))}) on its last training batch, against full precision on the"
+        f" same tensors; higher is better. The baseline {summary.baseline} is left out. {where}",
         f"Heat map: SQNR in dB of every layer's operands and products for {names}.",
     )
-    yield Drawing(
-        "underflow",
-        "Underflow",
-        share_map(errors, "underflow"),
-        "Percent of an operand's nonzero values that became zero, on the same batch.",
-        f"Heat map: underflow in percent of every layer's operands for {names}.",
-    )
+    shares: dict[Share, str] = {
+        "underflow": "Percent of an operand's nonzero values that became zero",
+        "saturation": "Percent of an operand's values beyond the largest number of their block",
+    }
+    for share, what in shares.items():
+        if any(getattr(row, share) for found in errors.values() for row in found.operands):
+            yield Drawing(
+                share,
+                share.capitalize(),
+                share_map(errors, share),
+                f"{what}, on the same batch of the same models.",
+                f"Heat map: {share} in percent of every layer's operands for {names}.",
+            )

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELLED_LAYERS = 40
+#: panels beside each other: with more, the page's width makes the labels too small to read
+PANELS = 2
 #: better cells share one colour, or a layer in BF16 would leave none to tell the others apart
 BEST_SHOWN_DB = 40.0
 Column = tuple[str, str]
+Share = Literal["underflow", "saturation"]
 OPERANDS: list[Column] = [(place.gemm, place.label) for place in PLACES]
 
 
@@ -39,9 +42,7 @@ def sqnr_map(errors: Mapping[str, LayerErrors]) -> Figure:
     return _map(errors, cells, columns, "SQNR (dB)", "viridis", most=BEST_SHOWN_DB)
 
 
-def share_map(
-    errors: Mapping[str, LayerErrors], share: Literal["underflow", "saturation"]
-) -> Figure:
+def share_map(errors: Mapping[str, LayerErrors], share: Share) -> Figure:
     """Percent of an operand's values that became zero, or that the format's range cut off."""
     cells = {
         name: {
@@ -71,22 +72,47 @@ def _map(
         for name in errors
     }
     longest = max((len(rows) for rows in layers.values()), default=1)
-    width = 0.36 * len(columns) * max(len(tables), 1)
-    figure = style.new_figure(max(width + 2.4, 5.0), 1.3 + min(0.24 * longest, 14.0))
-    grid = figure.subplots(1, max(len(tables), 1), squeeze=False)[0]
+    across = min(max(len(tables), 1), PANELS)
+    rows = -(-max(len(tables), 1) // across)
+    width = 0.36 * len(columns) * across
+    height = rows * (0.9 + min(0.24 * longest, 14.0)) + 0.4
+    figure = style.new_figure(max(width + 2.4, 5.0), height)
+    grid = list(figure.subplots(rows, across, squeeze=False).flat)
     low, high = _range(list(tables.values()), most)
     mesh: QuadMesh | None = None
     for index, (name, table) in enumerate(tables.items()):
         ax = grid[index]
         mesh = ax.pcolormesh(table, cmap=colours, vmin=low, vmax=high, edgecolors="none")
-        _label(ax, name, layers[name], columns, first=index == 0)
+        _label(ax, name, layers[name], columns, first=index % across == 0)
         if len(table) <= LABELLED_LAYERS:
             _numbers(ax, table, mesh)
+    for ax in grid[len(tables) :]:
+        ax.set_axis_off()
     if mesh is not None:
-        bar = figure.colorbar(mesh, ax=list(grid), shrink=0.8, pad=0.02)
-        bar.ax.tick_params(colors=style.INK)
-        bar.set_label(label, color=style.INK)
+        beyond = any((table[np.isfinite(table)] > high).any() for table in tables.values())
+        _bar(figure, mesh, grid, label, end=(low, high) if beyond else None)
     return figure
+
+
+def _bar(
+    figure: Figure,
+    mesh: QuadMesh,
+    grid: Sequence[Axes],
+    label: str,
+    *,
+    end: tuple[float, float] | None,
+) -> None:
+    """The colour bar; with `end` its high end is marked, as values beyond have its colour too."""
+    shrink = min(0.8, 4.0 / figure.get_figheight())
+    bar = figure.colorbar(mesh, ax=grid, shrink=shrink, pad=0.02,
+                          extend="max" if end else "neither")  # fmt: skip
+    if end:
+        low, high = end
+        ticks = [tick for tick in bar.get_ticks() if low <= tick < high - 0.05 * (high - low)]
+        bar.set_ticks([*ticks, high], labels=[*(f"{t:g}" for t in ticks), f"≥ {high:.0f}"])
+    bar.ax.tick_params(colors=style.INK)
+    bar.outline.set_edgecolor(style.INK)
+    bar.set_label(label, color=style.INK)
 
 
 def _layers(found: LayerErrors) -> list[str]:

@@ -94,7 +94,7 @@ def read_findings(folder: Path) -> Findings:
             name: {
                 seed: read_curve(run_folder(folder, name, seed) / METRICS) for seed in seeds[name]
             }
-            for name in summary.order
+            for name in summary.recipes
         },
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fp4lab.report.curves import Series, read_curve, relative_difference, smooth, thin
+from fp4lab.report.curves import Series, read_curve, relative_difference, running_mean, thin, window
 
 
 def test_a_line_cut_off_by_a_kill_is_skipped(tmp_path: Path) -> None:
@@ -28,16 +28,31 @@ def test_a_line_cut_off_by_a_kill_is_skipped(tmp_path: Path) -> None:
     assert read_curve(tmp_path / "none").train.steps.tolist() == []
 
 
-@pytest.mark.parametrize("width", [1, 2, 5, 50])
+@pytest.mark.parametrize("width", [1, 3, 5, 51])
 @pytest.mark.parametrize("length", [0, 1, 7, 20])
-def test_smooth_is_the_mean_of_what_lies_near(length: int, width: int) -> None:
+def test_the_running_mean_is_that_of_whole_windows(length: int, width: int) -> None:
     values = np.random.default_rng(length).normal(2.0, 1.0, size=length)
     half = width // 2
-    expected = [
-        float(np.mean(values[max(i - half, 0) : i + half + 1])) for i in range(length)
-    ]  # fmt: skip
+    centres = range(half, length - half)
+    steps, means = running_mean(np.arange(1.0, length + 1), values, width)
+    assert steps.tolist() == [i + 1 for i in centres]
+    expected = [float(np.mean(values[i - half : i + half + 1])) for i in centres]
     # each of the two sums of at most 20 terms below 100 is exact to 20 * 100 * 2^-53
-    np.testing.assert_allclose(smooth(values, width), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(means, expected, rtol=0, atol=1e-12)
+
+
+def test_the_running_mean_of_a_line_is_the_line_to_its_ends() -> None:
+    """A window cut off at the ends would be off centre: the line would turn there."""
+    steps = np.arange(1.0, 2051.0)
+    width = window(len(steps))
+    assert width == 51
+    centres, means = running_mean(steps, 3.0 - steps / 1024, width)
+    # exact: the values and their sums are multiples of 2^-10 below 2^12 x 51
+    np.testing.assert_allclose(means, 3.0 - centres / 1024, rtol=0, atol=1e-12)
+
+
+def test_windows_are_odd() -> None:
+    assert [window(n) for n in (0, 1, 79, 80, 200, 2050)] == [1, 1, 1, 3, 5, 51]
 
 
 def test_relative_difference_uses_shared_steps() -> None:

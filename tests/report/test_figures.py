@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fp4lab.instruments.error_rows import LayerErrors, OperandError
 from fp4lab.report import read_findings, style
+from fp4lab.report.curves import Curve, Series
 from fp4lab.report.error_map import share_map, sqnr_map
 from fp4lab.report.figures import gap_bars, loss_curves, relative_curves
 from fp4lab.report.summary import Summary
@@ -41,8 +45,8 @@ def test_relative_curves_end_at_the_gap(comparison_folder: Path) -> None:
     (ax,) = relative_curves(found.curves, "bf16").axes
     colours = style.colours(found.summary.order, "bf16")
     (curve,) = lines(ax, colours["nvfp4"])
-    # 0.1 of 1.6 nats; the noise of a mean of 3 to 5 points over 2 runs is 0.02/sqrt(6) of 1.6
-    assert curve[-1] == pytest.approx(100 * 0.1 / 1.6, abs=6 * 100 * 0.02 / 1.6 / 6**0.5)
+    # 0.1 of 1.6 nats; the noise of a mean of 5 points of 2 pairs is 0.02 sqrt(2 / 10) of 1.6
+    assert curve[-1] == pytest.approx(100 * 0.1 / 1.6, abs=6 * 100 * 0.02 / 1.6 * 0.2**0.5)
     low, high = ax.get_ylim()
     assert low < 0 < curve[-1] < high
 
@@ -51,6 +55,94 @@ def test_gap_bars_are_the_gaps(summary: Summary) -> None:
     (ax,) = gap_bars(summary).axes
     assert [patch.get_width() for patch in ax.patches] == [0.1, 0.15]  # type: ignore[attr-defined]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["nvfp4", "mxfp4"]
+
+
+def test_labels_of_bars_meet_neither_bar_nor_grid(summary: Summary) -> None:
+    figure = gap_bars(summary)
+    FigureCanvasAgg(figure).draw()
+    (ax,) = figure.axes
+    assert [text.get_text() for text in ax.texts] == ["+0.1000 (+6.25 %)", "+0.1500 (+9.38 %)"]
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert box.x0 > ax.get_window_extent().x1
+        assert box.x1 <= figure.bbox.x1
+    assert not any(line.get_visible() for line in ax.get_ygridlines())
+
+
+def test_a_recipe_keeps_place_and_colour_when_one_is_added(summary: Summary) -> None:
+    """By the order given, not by the loss."""
+    added = dataclasses.replace(summary.recipes["nvfp4"], gap=0.01, interval=None)
+    more = dataclasses.replace(
+        summary,
+        recipes=summary.recipes | {"best": added},
+        order=("bf16", "best", *summary.order[1:]),
+    )
+    shown = [
+        [(label.get_text(), patch.get_facecolor())
+         for label, patch in zip(ax.get_yticklabels(), ax.patches, strict=True)]
+        for ax in (gap_bars(summary).axes[0], gap_bars(more).axes[0])
+    ]  # fmt: skip
+    assert shown[1][:2] == shown[0]
+    assert [name for name, _ in shown[1]] == ["nvfp4", "mxfp4", "best"]
+
+
+def test_a_diverged_bar_does_not_flatten_the_others(summary: Summary) -> None:
+    wild = dataclasses.replace(
+        summary.recipes["nvfp4"], gap=9.0, interval=(1.0, 17.0), diverged=(0,)
+    )
+    more = dataclasses.replace(
+        summary, recipes=summary.recipes | {"wild": wild}, order=(*summary.order, "wild")
+    )
+    (ax,) = gap_bars(more).axes
+    assert ax.get_xlim()[1] < 0.2
+    assert ax.texts[-1].get_text().endswith("diverged")
+
+
+def curve(gap: float, *, wild: bool = False) -> Curve:
+    steps = np.arange(1.0, 401.0)
+    losses = 1.6 + gap + 3 * np.exp(-steps / 40)
+    losses[200:] += 50.0 if wild else 0.0
+    return Curve(Series(steps, losses), Series(steps[99::100], losses[99::100]))
+
+
+def test_a_diverged_recipe_does_not_flatten_the_others() -> None:
+    curves = {
+        "bf16": {0: curve(0.0), 1: curve(0.01)},
+        "nvfp4": {0: curve(0.1), 1: curve(0.1)},
+        "wild": {0: curve(0.1, wild=True), 1: curve(0.1)},
+    }
+    (loss,) = loss_curves(curves, "bf16", ["wild"]).axes
+    (relative,) = relative_curves(curves, "bf16", ["wild"]).axes
+    # after the first twentieth: at most 1.71 + 3 exp(-1/2) nats, and 100 x 0.1 / 1.6 percent
+    assert loss.get_ylim()[1] < 1.1 * (1.71 + 3 * np.exp(-0.5))
+    assert relative.get_ylim()[1] < 1.1 * 100 * 0.1 / 1.6
+    for ax in (loss, relative):
+        assert ax.get_title(loc="left") == "leaves the picture: wild"
+    (calm,) = loss_curves({name: curves[name] for name in ("bf16", "nvfp4")}, "bf16").axes
+    assert calm.get_title(loc="left") == ""
+
+
+def test_the_bar_says_that_values_beyond_share_its_last_colour() -> None:
+    figure = sqnr_map({"nvfp4": many_layers(5, 55.0)})
+    assert [label.get_text() for label in figure.axes[-1].get_yticklabels()][-1] == "≥ 13"
+    labels = [
+        t.get_text() for t in sqnr_map({"x": many_layers(5, 14.0)}).axes[-1].get_yticklabels()
+    ]
+    assert not any("≥" in label for label in labels)
+
+
+def test_labels_stay_readable_with_many_recipes_and_blocks() -> None:
+    """On a page of 62 rem, 992 pixels of CSS, no text is below 9 pixels."""
+    figure = sqnr_map({f"recipe{i}": many_layers(33, 20.0) for i in range(5)})
+    scale = 992 / (72 * figure.get_figwidth())
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    assert len(panels) == 5
+    labels = panels[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == [f"layer{i}" for i in range(33)]
+    assert min(t.get_fontsize() for t in [*labels, *panels[0].texts]) * scale >= 9
+    FigureCanvasAgg(figure).draw()
+    boxes = [label.get_window_extent() for label in labels]
+    assert not any(a.overlaps(b) for a, b in pairwise(boxes))
 
 
 def test_maps_show_the_rows(comparison_folder: Path) -> None:

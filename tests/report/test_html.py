@@ -97,9 +97,9 @@ def test_numbers_and_verdicts_are_there(text: str) -> None:
     for expected in ("+0.0800 to +0.1200", "1.43 (1.40 to 1.50)", "+6.25", "2.4526", "0.0020"):
         assert expected in cells
     assert (
-        "nvfp4 against bf16: +0.1000 nats (+6.25 %), resolved (interval +0.0800 to +0.1200)."
-        in (cells)
-    )
+        "nvfp4 against bf16: +0.1000 nats (+6.25 %), resolved (interval +0.0800 to +0.1200); larger"
+        " than the spread of bf16 between seeds (standard deviation 0.0141)."
+    ) in cells
     assert "mxfp4 against nvfp4: +0.0500 nats, unresolved (interval -0.0100 to +0.1100)." in cells
     assert "broken, seed 0, failed: NaN in <script>alert(1)</script>" in cells
     assert "killed by SIGKILL twice" in cells
