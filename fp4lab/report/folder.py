@@ -3,7 +3,7 @@
 summary.json     gaps, intervals, verdicts, step times (`report.summary`)
 errors.json      quantization errors of every layer, a table a recipe
 comparison.json  what is compared: the settings that must not change, and facts for the reader
-runs/            a folder a run, `<recipe>-seed<k>`, with its `metrics.jsonl`
+runs/            a folder a run, `<recipe>-seed<k>`, as `fp4lab.train` writes it
 logs/            what each run printed, and why it failed
 figures/*.png, report.html
 """
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from fp4lab.instruments.error_rows import LayerErrors
+from fp4lab.recipes import Recipe, read
 from fp4lab.report.curves import Curve, read_curve
 from fp4lab.report.summary import Summary
 from fp4lab.train.files import read_record, write_json
-from fp4lab.train.folder import METRICS
+from fp4lab.train.folder import CONVERSION, METRICS, RECIPE
 
 SUMMARY = "summary.json"
 ERRORS = "errors.json"
@@ -77,6 +78,9 @@ class Findings:
     errors: dict[str, LayerErrors]
     facts: dict[str, dict[str, str]]
     curves: dict[str, dict[int, Curve]]
+    #: Each recipe, and what each layer got from it, as its first run recorded them.
+    recipes: dict[str, Recipe]
+    conversions: dict[str, str]
 
 
 def read_findings(folder: Path) -> Findings:
@@ -86,6 +90,9 @@ def read_findings(folder: Path) -> Findings:
         name: sorted({*map(int, recipe.val_losses), *(failure.seed for failure in recipe.failed)})
         for name, recipe in summary.recipes.items()
     }
+    runs = {name: [run_folder(folder, name, seed) for seed in seeds[name]] for name in seeds}
+    recipes = {name: _first(runs[name], RECIPE) for name in runs}
+    conversions = {name: _first(runs[name], CONVERSION) for name in runs}
     return Findings(
         summary=summary,
         errors=read_errors(folder / ERRORS),
@@ -96,7 +103,13 @@ def read_findings(folder: Path) -> Findings:
             }
             for name in summary.recipes
         },
+        recipes={name: read(path) for name, path in recipes.items() if path},
+        conversions={name: path.read_text("utf-8") for name, path in conversions.items() if path},
     )
+
+
+def _first(folders: list[Path], file: str) -> Path | None:
+    return next((folder / file for folder in folders if (folder / file).is_file()), None)
 
 
 def write_errors(path: Path, errors: Mapping[str, LayerErrors]) -> None:

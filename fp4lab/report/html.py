@@ -15,10 +15,13 @@ from fp4lab.recipes.places import GEMMS
 from fp4lab.report import style, words
 from fp4lab.report.drawings import Drawing, drawings
 from fp4lab.report.folder import FIGURES, REPORT, Findings, read_findings
+from fp4lab.report.opening import opening, unreached
+from fp4lab.report.summary import Summary
 from fp4lab.report.svg import inline_svg
 from fp4lab.train.files import naming, write_text
 
 PNG_DPI = 150
+DIFF_LINES = 8
 
 
 def write(folder: Path) -> Path:
@@ -52,7 +55,14 @@ def render(found: Findings, shown: list[Drawing]) -> str:
     return environment.get_template("report.html.j2").render(
         summary=summary,
         words=words,
-        level=f"{100 * summary.confidence:g} %",
+        level=words.level(summary),
+        opening=opening(found),
+        unreached=unreached(found.conversions),
+        where=found.facts.get("Training", {}).get("device", "this device"),
+        seeds=sorted({seed for runs in found.curves.values() for seed in runs}),
+        recipes=found.recipes,
+        conversions=found.conversions,
+        diffs=short_diffs(summary),
         has_bits=any(r.bits_per_byte is not None for r in summary.recipes.values()),
         findings=words.findings(summary),
         failures=[(name, f) for name in summary.order for f in summary.recipes[name].failed],
@@ -72,6 +82,15 @@ def render(found: Findings, shown: list[Drawing]) -> str:
         dark=style.DARK,
         ink=style.INK,
     )
+
+
+def short_diffs(summary: Summary) -> dict[str, str]:
+    """Of each recipe, how it differs from the baseline, where that is short enough to read."""
+    return {
+        name: recipe.diff
+        for name, recipe in summary.recipes.items()
+        if name != summary.baseline and len(recipe.diff.splitlines()) <= DIFF_LINES
+    }
 
 
 @dataclass(frozen=True)

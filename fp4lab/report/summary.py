@@ -58,6 +58,12 @@ class RecipeSummary:
     diff: str
     diverged: tuple[int, ...] = ()
 
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of the final loss between seeds; None for one seed."""
+        losses = list(self.val_losses.values())
+        return stdev(losses) if len(losses) > 1 else None
+
     def __post_init__(self) -> None:
         if not all(seed.isdecimal() for seed in self.val_losses):
             raise InputError(f"val_losses={self.val_losses} should have seeds for keys")
@@ -89,8 +95,7 @@ class Summary:
     @property
     def spread(self) -> float | None:
         """The standard deviation of the baseline's loss between seeds; None for one seed."""
-        losses = list(self.recipes[self.baseline].val_losses.values())
-        return stdev(losses) if len(losses) > 1 else None
+        return self.recipes[self.baseline].deviation
 
     def __post_init__(self) -> None:
         if {*self.order, self.baseline} != self.recipes.keys():

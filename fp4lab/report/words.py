@@ -20,6 +20,11 @@ def number(value: float | None, digits: int = 4, *, sign: bool = False) -> str:
     return DASH if value is None else f"{value:{'+' if sign else ''}.{digits}f}"
 
 
+def scientific(value: float | None) -> str:
+    """Four digits and a power of ten, a dash for what does not exist."""
+    return DASH if value is None else f"{value:.3e}"
+
+
 def interval(value: Range | None, digits: int = 4) -> str:
     """`low to high`, or a dash."""
     return DASH if value is None else f"{value[0]:+.{digits}f} to {value[1]:+.{digits}f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +15,8 @@ from tyro.conf import Positional
 
 from fp4lab import report
 from fp4lab.report.summary import FAILED, Summary
-from fp4lab.studies.comparison import compare_runs, settings
+from fp4lab.studies.comparison import compare_runs
+from fp4lab.studies.facts import settings
 from fp4lab.train import RunConfig, toml
 
 COMPARED, NOTHING_COMPARED, RUNS_FAILED = 0, 1, 5
@@ -80,6 +82,7 @@ def compare(given: CompareArguments) -> int:
             jobs=given.jobs,
             confidence=given.confidence,
             console=stderr,
+            command=command_line(given),
         )
     except KeyboardInterrupt:
         stderr.print(
@@ -118,6 +121,20 @@ def run_config(given: CompareArguments) -> RunConfig:
         data=data,
         optim=optim,
     )
+
+
+def command_line(given: CompareArguments) -> str:
+    """The command that gives these options.
+
+    >>> command_line(CompareArguments(steps=60, out=Path("my runs")))
+    "fp4lab compare --steps 60 --out 'my runs'"
+    """
+    words = ["fp4lab", "compare"]
+    for field in dataclasses.fields(given):
+        value = getattr(given, field.name)
+        if value != field.default:
+            words += [f"--{field.name.replace('_', '-')}", str(value)]
+    return shlex.join(words)
 
 
 def default_folder(run: RunConfig) -> Path:

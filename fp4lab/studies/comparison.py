@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -18,17 +17,17 @@ from torch import nn
 from fp4lab.errors import InputError
 from fp4lab.recipes import Recipe
 from fp4lab.studies.child import refuse_in_child
+from fp4lab.studies.facts import module_facts, run_facts, settings, tokens_of
 from fp4lab.studies.plan import Comparison, Plan
 from fp4lab.studies.preflight import check_recipes
 from fp4lab.studies.study import run_study
 from fp4lab.studies.tasks import Batches, Loss, cross_entropy, fingerprint, user_task
-from fp4lab.train.config import FitConfig, RunConfig, identity
+from fp4lab.train.config import FitConfig, RunConfig
 from fp4lab.train.run import load_recipe
 from fp4lab.train.task import LanguageTask, to_device
 
 #: below this many training tokens a parameter, recipes cannot be told apart at small scale
 TOKENS_PER_PARAMETER = 25
-PER_RUN = ("seed", "threads", "recipe")
 
 
 def compare(
@@ -102,7 +101,7 @@ def compare(
         config=config,
         folder=Path(out),
         settings=settings(config) | digests,
-        facts={"Training": _training_facts(config, seeds)},
+        facts=module_facts(model, config),
         jobs=jobs,
         confidence=confidence,
     )
@@ -120,12 +119,14 @@ def compare_runs(
     jobs: int | None = None,
     confidence: float = 0.95,
     console: Console | None = None,
+    command: str = "",
 ) -> Comparison:
     """Train the GPT of a config under several recipes and report the gaps.
 
     Args:
         run: model, text and training; its recipe is not used.
         recipes: and everything else as for `compare`; seeds differ in the order of the data, too.
+        command: the command line that repeats this, for the report.
 
     Raises:
         InputError: as `compare`; here a recipe must fit the tokens of a batch, too.
@@ -137,13 +138,11 @@ def compare_runs(
         for seed in _seeds(run, seeds)
     }
     task = tasks[run.seed]
-    data = task.identity()
     # Without memory, and so for models of any size.
     with torch.device("meta"):
         model = task.build_model()
     size = model.num_parameters(embedding=False)
-    tokens = run.steps * run.microbatches * run.batch_size * run.data.sequence_length
-    ratio = tokens / size
+    ratio = tokens_of(run) / size
     note = f"Every run sees {ratio:.1f} tokens for each of {size:,} parameters (embeddings apart)."
     if ratio < TOKENS_PER_PARAMETER:
         note += (
@@ -156,11 +155,8 @@ def compare_runs(
         baseline=baseline or next(iter(table)),
         config=run,
         folder=Path(out),
-        settings=settings(run) | {"data.sha256": data["sha256"]},
-        facts={
-            "Training": _training_facts(run, seeds),
-            "Data": {key.replace("num_", ""): str(value) for key, value in data.items()},
-        },
+        settings=settings(run) | {"data.sha256": task.identity()["sha256"]},
+        facts=run_facts(model, run, task) | ({"Command": {"again": command}} if command else {}),
         jobs=jobs,
         confidence=confidence,
         notes=(note,),
@@ -200,12 +196,3 @@ def _seeds(config: FitConfig, count: int) -> range:
     if count < 1:
         raise InputError(f"seeds={count} is below 1; give the number of runs of each recipe")
     return range(config.seed, config.seed + count)
-
-
-def settings(config: FitConfig) -> dict[str, Any]:
-    """The fields that must not change between two calls for the same folder."""
-    return {key: value for key, value in identity(config).items() if key not in PER_RUN}
-
-
-def _training_facts(config: FitConfig, seeds: int) -> dict[str, str]:
-    return {"seeds": str(seeds)} | {key: str(value) for key, value in settings(config).items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from rich.console import Console
 
@@ -17,7 +18,7 @@ from fp4lab.studies.run import Measures, RecipeRun, read_finished
 from fp4lab.studies.summarize import Finished, summarize
 from fp4lab.studies.timing import StepTime, time_recipes
 from fp4lab.train.files import read_record, write_json
-from fp4lab.train.folder import RunRecord
+from fp4lab.train.folder import RESULT, RunRecord
 
 TIMING = "timing.json"
 
@@ -97,6 +98,7 @@ def _times(
 def _add_environment(plan: Plan, finished: list[Job]) -> None:
     """Tell the report where the runs were made, and of differences between them."""
     environments = [RunRecord.load(job.folder).environment for job in finished]
+    ends = [(job.folder / RESULT).stat().st_mtime for job in finished]
     merged: dict[str, list[str]] = {}
     for environment in environments:
         for key, value in environment.items():
@@ -106,4 +108,6 @@ def _add_environment(plan: Plan, finished: list[Job]) -> None:
     if merged:
         record = ComparisonRecord.read(plan.folder)
         facts = {"Environment": {key: "; ".join(v) for key, v in merged.items()}}
+        last = datetime.fromtimestamp(max(ends), UTC)
+        facts["Environment"]["finished"] = f"{last:%Y-%m-%d %H:%M} UTC"
         dataclasses.replace(record, facts=record.facts | facts).write(plan.folder)
