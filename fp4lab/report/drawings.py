@@ -31,7 +31,8 @@ def drawings(found: Findings) -> Iterator[Drawing]:
     """The figures for which there is something to show."""
     summary, curves = found.summary, found.curves
     apart = [name for name, r in summary.recipes.items() if r.diverged or r.verdict == FAILED]
-    mean = f"lines, running mean over {widest_window(curves)} logged steps, without the ends"
+    width = widest_window(curves)
+    mean = f"lines, running mean over {width} logged steps" if width > 1 else "lines, not smoothed"
     aside = "A recipe that is named above the picture leaves it."
     losses = ", ".join(f"{n} {words.number(summary.recipes[n].val_loss)}" for n in summary.order)
     gaps = ", ".join(

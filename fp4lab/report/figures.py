@@ -98,7 +98,8 @@ def _focus(ax: Axes, tails: Tails, apart: Collection[str]) -> None:
     finite = values[np.isfinite(values)]
     if not len(finite) or finite.max() == finite.min():
         return
-    low, high = float(finite.min()), float(np.quantile(finite, SHOWN))
+    ends = [float(line[-1]) for line in shown if len(line) and np.isfinite(line[-1])]
+    low, high = float(finite.min()), max(float(np.quantile(finite, SHOWN)), *ends)
     margin = 0.08 * (high - low)
     low, high = low - margin, high + margin
     ax.set_ylim(low, high)

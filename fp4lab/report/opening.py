@@ -15,25 +15,24 @@ def opening(found: Findings) -> str:
     seeds = sorted({seed for runs in found.curves.values() for seed in runs})
     under = f"{len(names)} recipe{_s(names)} with {len(seeds)} seed{_s(seeds)} each"
     first = [
-        f"A {model.get('name', 'model')}{_of_parameters(model)} was trained",
+        f"The model{_named(model)} was trained",
         f"for {training.get('steps', '?')} steps{_on_tokens(training, facts.get('Data', {}))}",
         f"under {under} ({', '.join(map(str, seeds))}).",
     ]
     environment = facts.get("Environment", {})
     place = _joined(training.get("device"), environment.get("device"))
     second = [f"The runs were made on {place or 'an unknown device'}"]
-    second += [f"in {training['dtype']}"] if "dtype" in training else []
+    second += [f"with dtype {training['dtype']}"] if "dtype" in training else []
     second += [f"and finished on {environment['finished']}"] if "finished" in environment else []
     return f"{' '.join(first)} {' '.join(second)}."
 
 
-def _of_parameters(model: Mapping[str, str]) -> str:
-    if "parameters" not in model:
+def _named(model: Mapping[str, str]) -> str:
+    if not model:
         return ""
     inner = model.get("parameters without embeddings")
-    return f" of {model['parameters']} parameters" + (
-        f" ({inner} without embeddings)" if inner else ""
-    )
+    without = f", {inner} without embeddings" if inner else ""
+    return f" {model['name']} ({model['parameters']} parameters{without})"
 
 
 def _on_tokens(training: Mapping[str, str], data: Mapping[str, str]) -> str:
@@ -55,15 +54,15 @@ def _s(things: list[str] | list[int]) -> str:
 
 
 def unreached(conversions: Mapping[str, str]) -> list[str]:
-    """A sentence for every recipe whose conversion table has layers that were not reached."""
-    sentences = []
+    """The layers that recipes did not reach, by their conversion tables, a sentence each group."""
+    missed: dict[str, list[str]] = {}
     for recipe, text in conversions.items():
         # columns are two spaces or more apart: name, kind, action, numerics, reason
         rows = [re.split(r" {2,}", line) for line in text.splitlines()]
-        names = [row[0] for row in rows if row[2:3] == ["unreachable"]]
-        if names:
-            sentences.append(
-                f"{recipe} did not reach {', '.join(names)}: what was trained there is not this"
-                " recipe (the reason stands under Recipes)."
-            )
-    return sentences
+        if names := [row[0] for row in rows if row[2:3] == ["unreachable"]]:
+            missed.setdefault(", ".join(names), []).append(recipe)
+    return [
+        f"Unreachable for {', '.join(recipes)}: {names} kept the model's own arithmetic; the reason"
+        " stands under Recipes."
+        for names, recipes in missed.items()
+    ]

@@ -60,7 +60,6 @@ def _training_facts(config: FitConfig) -> Facts:
         "steps": f"{config.steps:,}",
         "device": choose_device(config.device).type,
         "dtype": config.dtype,
-        "first seed": str(config.seed),
     }
     other = {"Settings other than the defaults": changed} if changed else {}
     return {"Training": training, **other}

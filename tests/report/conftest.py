@@ -8,11 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fp4lab import recipes
 from fp4lab.instruments.error_rows import LayerErrors, OperandError, ProductError
 from fp4lab.recipes.places import GEMMS, PLACES
 from fp4lab.report.folder import ERRORS, SUMMARY, ComparisonRecord, run_folder, write_errors
 from fp4lab.report.summary import Failure, Neighbours, RecipeSummary, Summary
 
+UNREACHABLE = """recipe mxfp4: 1 converted, 1 unreachable
+name           kind    action       numerics  reason
+-------------  ------  -----------  --------  ----------------------------------
+up             Linear  converted    mxfp4     the recipe's default
+attn.out_proj  Linear  unreachable            its parent never calls it
+"""
 LAYERS = ("blocks.0.mlp.up", "blocks.0.mlp.<down>")
 
 
@@ -82,13 +89,24 @@ def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_summary().write(tmp_path / SUMMARY)
     errors = {"bf16": layer_errors(None), "nvfp4": layer_errors(20.0), "mxfp4": layer_errors(18.0)}
     write_errors(tmp_path / ERRORS, errors)
-    facts = {"Environment": {"torch": "2.13.0", "processor": "a <fast> one & only"}}
+    facts = {
+        "Model": {"name": "tiny", "parameters": "1,200", "parameters without embeddings": "1,000"},
+        "Training": {"steps": "200", "tokens": "25,000", "tokens per parameter": "25.0",
+                     "device": "cpu", "dtype": "float32"},
+        "Data": {"name": "stdlib"},
+        "Environment": {"torch": "2.13.0", "device": "a <fast> one & only",
+                        "finished": "2026-01-02 03:04 UTC"},
+    }  # fmt: skip
     ComparisonRecord(settings={}, recipes={}, threads=1, facts=facts).write(tmp_path)
     rng = np.random.default_rng(0)
     for name, gap in (("bf16", 0.0), ("nvfp4", 0.1), ("mxfp4", 0.15), ("broken", 0.2)):
         for seed in (0, 1):
             folder = run_folder(tmp_path, name, seed)
             folder.mkdir(parents=True)
+            if name != "broken":
+                (folder / "recipe.toml").write_text(recipes.get(name).to_toml())
+                conversion = UNREACHABLE if name == "mxfp4" else f"recipe {name}: 1 converted\n"
+                (folder / "conversion.txt").write_text(conversion)
             last = 30 if name == "broken" else 200
             with (folder / "metrics.jsonl").open("w") as file:
                 for step in range(1, last + 1):

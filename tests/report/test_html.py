@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import html
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,10 +14,14 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
+from fp4lab import recipes
 from fp4lab.errors import InputError
 from fp4lab.report import style, write
+from fp4lab.report.drawings import drawings
 from fp4lab.report.folder import SUMMARY, read_findings
-from fp4lab.report.html import digest
+from fp4lab.report.html import digest, render, short_diffs
+from fp4lab.report.opening import opening
+from fp4lab.report.summary import Summary
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -106,6 +112,84 @@ def test_numbers_and_verdicts_are_there(text: str) -> None:
     assert "mxfp4, seed 1, failed: killed by SIGKILL twice" in cells
     assert "25 tokens per parameter" in cells
     assert "2 (1 failed)" in cells
+
+
+def test_the_first_words_say_what_was_trained(text: str) -> None:
+    cells = Page(text).cells
+    assert cells[0] == (
+        "The model tiny (1,200 parameters, 1,000 without embeddings) was trained for 200 steps on"
+        " 25,000 tokens of the text stdlib (25.0 for each parameter without embeddings) under 4"
+        " recipes with 2 seeds each (0, 1). The runs were made on cpu, a <fast> one & only with"
+        " dtype float32 and finished on 2026-01-02 03:04 UTC."
+    )
+    assert text.index("The model tiny") < text.index("nvfp4 against bf16") < text.index("<table>")
+
+
+def test_what_was_not_reached_stands_at_the_top(text: str) -> None:
+    sentence = "Unreachable for mxfp4: attn.out_proj kept the model's own arithmetic"
+    assert sentence in html.unescape(text[: text.index("<table>")])
+    assert "its parent never calls it" in text
+
+
+def test_recipes_are_shown_as_tables_with_their_source(text: str) -> None:
+    page = html.unescape(text)
+    for name in ("bf16", "nvfp4", "mxfp4"):
+        assert str(recipes.get(name)) in page
+        assert recipes.get(name).provenance in page
+        assert f"recipe {name}: 1 converted" in page
+
+
+def test_only_short_differences_are_shown(summary: Summary) -> None:
+    long = dataclasses.replace(summary.recipes["mxfp4"], diff="\n".join(["a: b -> c"] * 9))
+    shown = short_diffs(dataclasses.replace(summary, recipes=summary.recipes | {"mxfp4": long}))
+    assert shown.keys() == {"nvfp4", "broken"}
+
+
+def test_every_seed_is_shown(text: str) -> None:
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>.*?</tr>", text)]
+    # gap 0.1 over the baseline's standard deviation of 0.02 / sqrt(2)
+    assert ["nvfp4", "1.6900", "1.7100", "0.0141", "+7.1"] in rows
+    assert ["bf16", "1.5900", "1.6100", "0.0141", "–"] in rows
+    assert ["broken", "–", "–", "–", "–"] in rows
+
+
+def test_words_and_times_are_explained(text: str) -> None:
+    for word in ("resolved, unresolved", "one seed", "baseline", "diverged", "failed", "SQNR",
+                 "relative MSE", "cosine", "gain", "underflow", "saturation"):  # fmt: skip
+        assert f"<dt>{word}</dt>" in text
+    assert "standard error over validation batches" in text
+    assert "validation error" not in text
+    assert "the time of the emulation on cpu, not of 4-bit hardware" in text
+    assert "one line for each seed" in text
+    assert "running mean over 5 logged steps" in text
+    assert "The baseline bf16 is left out" in text
+    assert "(seed 0)" in text
+
+
+def test_a_saturated_operand_has_a_map(comparison_folder: Path) -> None:
+    found = read_findings(comparison_folder)
+    assert [d.name for d in drawings(found)][-2:] == ["sqnr", "underflow"]
+    errors = found.errors["nvfp4"]
+    some = dataclasses.replace(errors.operands[0], saturation=0.01)
+    cut = dataclasses.replace(errors, operands=(some, *errors.operands[1:]))
+    found = dataclasses.replace(found, errors=found.errors | {"nvfp4": cut})
+    assert [d.name for d in drawings(found)][-2:] == ["underflow", "saturation"]
+
+
+def test_errors_that_are_not_finite_are_dashes(comparison_folder: Path) -> None:
+    found = read_findings(comparison_folder)
+    errors = found.errors["nvfp4"]
+    none = dataclasses.replace(errors.products[0], relative_mse=None, cosine=None, gain=None)
+    some = dataclasses.replace(errors, products=(none, *errors.products[1:]))
+    found = dataclasses.replace(found, errors=found.errors | {"nvfp4": some})
+    assert "<td>18.00</td><td>–</td><td>–</td><td>–</td></tr>" in render(found, [])
+
+
+def test_a_folder_without_facts_is_still_drawn(comparison_folder: Path) -> None:
+    found = dataclasses.replace(read_findings(comparison_folder), facts={})
+    start = "The model was trained for ? steps under 4 recipes"
+    assert opening(found).startswith(start)
+    assert start in render(found, [])
 
 
 def test_given_text_is_escaped(text: str) -> None:

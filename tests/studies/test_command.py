@@ -82,8 +82,15 @@ def test_compare_then_report(
     assert recipe["seeds"] == 2
     assert recipe["bits_per_byte"] == pytest.approx(recipe["val_loss"] / 0.6931471805599453)
     page = (out / "report.html").read_text()
-    for fact in ("sha256", "tokens for each of", "mxfp4", "torch"):
+    for fact in ("sha256", "tokens for each of", "mxfp4", "torch", "UTC", "0.125"):
         assert fact in page
+    described = page[page.index("<h2>Model</h2>") :]
+    assert f"fp4lab compare --recipes bf16,mxfp4 --seeds 2 --data {tmp_path / 'text'}" in described
+    assert "device</th><td>cpu</td>" in described
+    assert "optim.beta1" not in described  # a default
+    assert "model.num_blocks</th><td>1</td>" in described
+    size = LanguageTask.from_config(TINY).build_model().num_parameters(embedding=True)
+    assert f"({size:,} parameters, " in page
     (out / "report.html").unlink()
     assert cli.main(["report", str(out)]) == 0
     assert (out / "report.html").read_text() == page
@@ -208,6 +215,14 @@ def test_a_run_that_ends_in_a_nan_is_told_by_status_table_and_report(
 def test_report_of_no_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", str(tmp_path)]) == 2
     assert "give the folder of a finished comparison" in capsys.readouterr().err
+
+
+def test_help_says_how_many_seeds_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "give three or more" in text
+    assert "one degree of freedom" in text
 
 
 def test_the_default_folder_follows_the_settings() -> None:

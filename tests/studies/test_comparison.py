@@ -92,6 +92,12 @@ def test_a_module_of_ones_own(tmp_path: Path) -> None:
     errors = json.loads((tmp_path / "errors.json").read_text())["recipes"]["mxfp4"]
     assert {row["layer"] for row in errors["operands"]} == {"0", "2"}
     assert "mxfp4" in str(found)
+    narrow = Console(file=io.StringIO(), width=60)
+    with narrow.capture() as captured:
+        narrow.print(found)
+    for text in (str(found), captured.get()):
+        assert "…" not in text
+        assert f"{recipe['gap']:+.4f}" in text
     assert "mxfp4" in found._repr_html_()
     # One seed has no interval, which the table, the findings and the page say.
     page = html.unescape(found.report.read_text())
