@@ -30,7 +30,8 @@ class Drawing:
 def drawings(found: Findings) -> Iterator[Drawing]:
     """The figures for which there is something to show."""
     summary, curves = found.summary, found.curves
-    apart = [name for name, r in summary.recipes.items() if r.diverged or r.verdict == FAILED]
+    diverged = [name for name, recipe in summary.recipes.items() if recipe.diverged]
+    apart = diverged + [name for name, r in summary.recipes.items() if r.verdict == FAILED]
     width = widest_window(curves)
     mean = f"lines, running mean over {width} logged steps" if width > 1 else "lines, not smoothed"
     aside = "A recipe that is named above the picture leaves it."
@@ -46,7 +47,8 @@ def drawings(found: Findings) -> Iterator[Drawing]:
             "Gaps",
             gap_bars(summary),
             "Final validation loss above the baseline's. Whiskers, where there are several seeds,"
-            f" are the {words.level(summary)} interval.",
+            f" are the {words.level(summary)} interval."
+            + (" The bar of a recipe that diverged may be cut off." if diverged else ""),
             f"Bars: final gap in nats to {summary.baseline}: {gaps}.",
         )
     if any(len(curve.train.steps) for runs in curves.values() for curve in runs.values()):

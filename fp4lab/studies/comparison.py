@@ -156,7 +156,7 @@ def compare_runs(
         config=run,
         folder=Path(out),
         settings=settings(run) | {"data.sha256": task.identity()["sha256"]},
-        facts=run_facts(model, run, task) | ({"Command": {"again": command}} if command else {}),
+        facts=run_facts(model, run, task) | ({"Command": {"repeat": command}} if command else {}),
         jobs=jobs,
         confidence=confidence,
         notes=(note,),
