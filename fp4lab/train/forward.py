@@ -101,12 +101,19 @@ class Forward:
 
 @contextmanager
 def reproducible(config: FitConfig, device: torch.device) -> Iterator[None]:
-    """Deterministic algorithms and the config's threads; all global state is put back after."""
+    """Deterministic algorithms, the config's threads, and layers that call the layers in them.
+
+    All global state is put back after.
+    """
     threads = torch.get_num_threads()
+    fast = torch.backends.mha.get_fastpath_enabled()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     on_gpu = device.type == "cuda"
     try:
+        # In eval() without gradients, the fast path of nn.TransformerEncoderLayer reads the weights
+        # of its Linear layers and never calls them: a converted model would not be quantized there.
+        torch.backends.mha.set_fastpath_enabled(False)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         if on_gpu:
@@ -116,5 +123,6 @@ def reproducible(config: FitConfig, device: torch.device) -> Iterator[None]:
         with torch.random.fork_rng(devices=[device.index] if on_gpu else []):
             yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)

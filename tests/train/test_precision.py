@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,36 @@ def test_a_run_under_a_recipe_is_evaluated_under_it(
         fit(Wide(), recipe=BF16, config=config, folder=tmp_path / "a")
     plain = fit(Wide(), recipe=None, config=config, folder=tmp_path / "b")
     assert plain.val_loss != result.val_loss
+
+
+def test_a_transformer_encoder_is_evaluated_under_the_recipe(
+    small_task: Any, tmp_path: Path
+) -> None:
+    """In eval() without gradients, torch's fast path would not call the converted layers."""
+
+    class Encoder(small_task):  # type: ignore[misc]
+        def build_model(self) -> nn.Module:
+            layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
+            return nn.TransformerEncoder(layer, 1)
+
+        def batch(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            x = torch.randn(2, 16, 32, generator=torch.Generator().manual_seed(index))
+            return x, x.flip(2)
+
+    task, config = Encoder(), FitConfig(steps=1, device="cpu", threads=1)
+    result = fit(task, recipe=NVFP4, config=config, folder=tmp_path)
+    assert torch.backends.mha.get_fastpath_enabled()
+    net = task.build_model()
+    convert(net, NVFP4)
+    path = checkpoints.available(tmp_path / "checkpoints")[-1]
+    net.load_state_dict(checkpoints.load(path).tensors["model"])
+    losses = []
+    for index, batch in enumerate(task.validation()):
+        set_step(net, 0, index)
+        # with gradients there is no fast path
+        losses.append(task.loss(net.eval(), batch).item())
+    assert result.val_loss == math.fsum(losses) / len(losses)
+    assert evaluate(tmp_path, task=task, device="cpu").loss == result.val_loss
 
 
 def test_the_folder_says_what_each_layer_got(small_task: Any, tmp_path: Path) -> None:
