@@ -19,10 +19,10 @@ from fp4lab.recipes import Recipe
 from fp4lab.studies.child import refuse_in_child
 from fp4lab.studies.facts import module_facts, run_facts, settings, tokens_of
 from fp4lab.studies.plan import Comparison, Plan
-from fp4lab.studies.preflight import check_recipes
 from fp4lab.studies.study import run_study
-from fp4lab.studies.tasks import Batches, Loss, cross_entropy, fingerprint, user_task
+from fp4lab.studies.tasks import Batches, Loss, cross_entropy, first_look, user_task
 from fp4lab.train.config import FitConfig, RunConfig
+from fp4lab.train.preflight import check_recipes
 from fp4lab.train.run import load_recipe
 from fp4lab.train.task import LanguageTask, to_device
 
@@ -72,8 +72,10 @@ def compare(
         console: where progress is shown; None: stderr.
 
     Raises:
-        InputError: unknown recipes or one that does not fit the model, batches of the wrong kind, a
-            device that is not there; nothing is written then. A folder that holds something else.
+        InputError: unknown recipes or one that cannot train the model on the first batch, batches
+            of the wrong kind or that differ from call to call, a device that is not there; nothing
+            is written then. A folder that holds something else, such as a comparison of another
+            model, loss or data.
 
     In a script, call it under `if __name__ == "__main__":`, as its runs are new processes.
 
@@ -93,19 +95,21 @@ def compare(
         loss=loss,
         training_batches=config.steps * config.microbatches,
     )
-    model, digests = fingerprint(task)
     plan = Plan(
         tasks=dict.fromkeys(_seeds(config, seeds), task),
         recipes=table,
         baseline=baseline or next(iter(table)),
         config=config,
         folder=Path(out),
-        settings=settings(config) | digests,
-        facts=module_facts(model, config),
+        settings=settings(config),
+        facts={},
         jobs=jobs,
         confidence=confidence,
     )
-    check_recipes(model, table, config)
+    model, known_by = first_look(task, table, config)
+    plan = dataclasses.replace(
+        plan, settings={**plan.settings, **known_by}, facts=module_facts(model, config)
+    )
     return run_study(plan, console=console)
 
 
@@ -129,7 +133,7 @@ def compare_runs(
         command: the command line that repeats this, for the report.
 
     Raises:
-        InputError: as `compare`; here a recipe must fit the tokens of a batch, too.
+        InputError: as `compare`.
     """
     refuse_in_child()
     table = _recipes(recipes)

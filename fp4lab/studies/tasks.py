@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,7 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from fp4lab.errors import InputError
-from fp4lab.train.task import Task
+from fp4lab.recipes import Recipe
+from fp4lab.train.config import FitConfig
+from fp4lab.train.forward import Forward, reproducible
+from fp4lab.train.preflight import check_recipes
+from fp4lab.train.task import Task, to_device
+from fp4lab.train.world import choose_device, join
 
 #: batch of an index, as a function or as a sequence that is gone through again and again
 Batches: TypeAlias = Callable[[int], Any] | Sequence[Any]
@@ -94,18 +101,55 @@ def _pick(batches: Batches, index: int) -> Any:
     return batches(index) if callable(batches) else batches[index % len(batches)]
 
 
-def fingerprint(task: Task) -> tuple[nn.Module, dict[str, str]]:
-    """The model of seed 0; digests of its weights and of the first batches, to know them again."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = task.build_model()
-        held_out = next(iter(task.validation()), None)
-        digests = {
-            "initial weights": _digest(model.state_dict()),
-            "first batch": _digest(task.batch(0)),
-            "first validation batch": _digest(held_out),
-        }
-    return model, digests
+def first_look(
+    task: Task, recipes: Mapping[str, Recipe], config: FitConfig
+) -> tuple[nn.Module, dict[str, str]]:
+    """Whether every recipe can train the task; its model, and what tells it from other tasks.
+
+    Digests of the initial weights and of the first batches, and the losses of these without a
+    recipe, which change with the model's code and with the loss function.
+
+    Raises InputError for batches that differ from call to call, a loss that is no number, and a
+    recipe that does not fit the model or the first batch.
+    """
+    device = choose_device(config.device)
+    # Bits of a loss depend on the threads, which a rerun may be given other numbers of.
+    plain = dataclasses.replace(config, seed=0, threads=1, compile=False)
+    with join(device) as world, reproducible(plain, device):
+        forward = Forward.build(task, None, plain, world)
+        found = {"initial weights": _digest(forward.model.state_dict())}
+        first = _same_twice("batch", lambda: task.batch(0))
+        held_out = _same_twice("validation batch", lambda: next(iter(task.validation())))
+        for name, batch in (("first batch", first), ("first validation batch", held_out)):
+            found[name] = _digest(batch)
+            found[f"loss of the {name}"] = _loss(forward, batch, training=batch is first).hex()
+        forward.model.train()
+        on_device = to_device(first, device)
+        check_recipes(forward.model, recipes, config, loss=lambda _: forward.loss(0, 0, on_device))
+    model = forward.model.cpu()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the runs, which are other processes, need the memory
+    return model, found
+
+
+def _same_twice(name: str, give: Callable[[], Any]) -> Any:
+    value = give()
+    if _digest(give()) != _digest(value):
+        raise InputError(
+            f"the first {name} differs from call to call, so no two recipes would see the same; "
+            "seed what is random in it with the index, as by torch.Generator().manual_seed(index)"
+        )
+    return value
+
+
+def _loss(forward: Forward, batch: Any, *, training: bool) -> float:
+    forward.model.train(training)
+    with torch.set_grad_enabled(training):
+        loss = forward.loss(0, 0, to_device(batch, forward.world.device))
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise InputError(f"loss(model, batch)={what} is not one number in a tensor; give the mean")
+    return float(loss.detach())
 
 
 def _digest(value: Any) -> str:
@@ -127,4 +171,5 @@ def _update(sha: hashlib._Hash, value: Any) -> None:
         for entry in value:
             _update(sha, entry)
     else:
-        sha.update(repr(value).encode())
+        # Without the address of an object, which is another in each process.
+        sha.update(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode())

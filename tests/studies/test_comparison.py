@@ -41,6 +41,16 @@ def poisoned(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return factor * cross_entropy(model, batch)
 
 
+def scaled(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return 5 * cross_entropy(model, batch)
+
+
+def build_smooth_classifier() -> nn.Module:
+    """The same weights as those of the other classifier, in another model."""
+    first, _, last = build_classifier()
+    return nn.Sequential(first, nn.GELU(), last)
+
+
 def quietly(**arguments: Any) -> tuple[Comparison, str]:
     """A comparison in this process (a lambda cannot be sent), and what it printed."""
     out = io.StringIO()
@@ -51,7 +61,8 @@ def quietly(**arguments: Any) -> tuple[Comparison, str]:
     }
     batches = arguments.pop("batches", lambda index: classified_batch(index))  # noqa: PLW0108
     chosen = arguments.pop("recipes", ["bf16", "mxfp4"])
-    found = compare(build_classifier, batches, chosen, **{**defaults, **arguments})
+    build = arguments.pop("build_model", build_classifier)
+    found = compare(build, batches, chosen, **{**defaults, **arguments})
     return found, out.getvalue()
 
 
@@ -156,6 +167,8 @@ def test_what_is_finished_is_used_again_and_more_may_be_added(tmp_path: Path) ->
         ({"learning_rate": 0.5}, r"optim.learning_rate \(0.003, now 0.5\)"),
         ({"batches": lambda index: classified_batch(index + 1)}, "first batch"),
         ({"validation": VALIDATION[1:]}, "first validation batch"),
+        ({"loss": scaled}, "loss of the first batch"),
+        ({"build_model": build_smooth_classifier}, "loss of the first batch"),
         ({"recipes": ["bf16", Recipe(name="mxfp4", linear=LinearRecipe())]}, "recipe mxfp4"),
     ],
 )
@@ -308,6 +321,10 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
         ({"batches": []}, "batches is empty"),
         ({"batches": [classified_batch(0)], "validation": None}, "validation none"),
         ({"validation": []}, "validation is empty"),
+        ({"batches": lambda index: torch.randn(64, 32)}, "first batch differs from call to call"),
+        ({"validation": lambda index: torch.randn(64, 32)}, "first validation batch differs from"),
+        ({"loss": lambda model, batch: model(batch[0])}, r"shape \(64, 32\) is not one number"),
+        ({"batches": [(x[:48], y[:48]) for x, y in VALIDATION]}, "'mxfp4' cannot.* 48 values"),
         ({"config": dataclasses.replace(CONFIG, device="cuda")}, "device='cuda' is not available"),
         ({"recipes": ["bf16", MISFIT]}, "recipe 'misfit' cannot train this model: layer '0'.*128"),
         ({"recipes": ["bf16", "nvfp4_last4"]}, "recipe 'nvfp4_last4' cannot train this model"),
