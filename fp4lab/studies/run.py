@@ -23,7 +23,7 @@ from fp4lab.studies.summarize import Finished
 from fp4lab.train.checkpoint import available
 from fp4lab.train.config import FitConfig
 from fp4lab.train.evaluation import restored
-from fp4lab.train.files import read_record, write_json
+from fp4lab.train.files import read_record, remove_leftovers, write_json
 from fp4lab.train.folder import CHECKPOINTS, METRICS, FitResult
 from fp4lab.train.forward import reproducible
 from fp4lab.train.loop import fit
@@ -71,6 +71,7 @@ class RecipeRun:
                 )
             raise KeyboardInterrupt
         if not (folder / MEASURES).is_file():
+            remove_leftovers(folder)  # of a death while it was written
             write_json(folder / MEASURES, dataclasses.asdict(self._measure(folder)))
 
     def is_done(self, folder: Path) -> bool:

@@ -24,8 +24,9 @@ from fp4lab.studies.progress import RunsProgress
 from fp4lab.studies.results import finish, is_done
 from fp4lab.studies.run import RecipeRun
 from fp4lab.studies.runner import run_here, run_jobs
-from fp4lab.studies.study_folder import only_one, open_folder
+from fp4lab.studies.study_folder import open_folder
 from fp4lab.train.config import RunConfig
+from fp4lab.train.lock import only_one
 
 
 def run_study(plan: Plan, *, console: Console | None = None) -> Comparison:
@@ -35,7 +36,7 @@ def run_study(plan: Plan, *, console: Console | None = None) -> Comparison:
     and KeyboardInterrupt after ending its runs.
     """
     console = console or Console(stderr=True)
-    with only_one(plan.folder):
+    with only_one(plan.folder, argument="out", user="a comparison"):
         threads = open_folder(plan, console)
         jobs = _jobs(plan, threads)
         failures = _run(plan, list(jobs.values()), console)

@@ -1,11 +1,7 @@
-"""A comparison's folder: whose it is, whether it may go on there, and one process at a time."""
+"""A comparison's folder: whose it is, and whether it may go on there."""
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,22 +10,7 @@ from fp4lab.errors import InputError
 from fp4lab.report.folder import COMPARISON, LOGS, ComparisonRecord
 from fp4lab.studies.plan import Plan
 from fp4lab.train.files import intended, remove_leftovers
-
-LOCK = ".lock"
-
-
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Keep a second comparison out of the folder; the lock ends with the process that holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"out={folder} is in use by a comparison that is running; wait, or give another"
-            ) from None
-        yield
+from fp4lab.train.lock import LOCK
 
 
 def open_folder(plan: Plan, console: Console) -> int:

@@ -7,6 +7,7 @@ environment.json   hashes of the above, the data, versions, machine, git revisio
 metrics.jsonl      one line an event, see train/metrics.py
 checkpoints/       see train/checkpoint.py
 result.json        written at the end
+.lock              locked while a process trains, see train/lock.py
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fp4lab.errors import InputError
 from fp4lab.train import toml
 from fp4lab.train.config import FitConfig, differences
 from fp4lab.train.files import intended, read_record, remove_leftovers, write_json, write_text
+from fp4lab.train.lock import LOCK
 
 if TYPE_CHECKING:
     from fp4lab.nn import ConversionReport
@@ -35,7 +37,7 @@ CHECKPOINTS = "checkpoints"
 RESULT = "result.json"
 TENSORBOARD = "tensorboard"
 #: What a death in the first moments may leave, before there is a run.
-_BEFORE_CONFIG = {RECIPE, CONVERSION, ENVIRONMENT, TENSORBOARD, CONFIG}
+_BEFORE_CONFIG = {LOCK, RECIPE, CONVERSION, ENVIRONMENT, TENSORBOARD, CONFIG}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,25 +134,33 @@ class RunRecord:
         return None if self.data is None else self.data.get("sha256")
 
 
-def check(
-    folder: Path, config: FitConfig, now: RunRecord, *, report: Callable[[str], None]
-) -> None:
+def check(folder: Path, config: FitConfig, now: RunRecord) -> None:
     """Accept a folder that does not exist, is empty or holds the run that `now` records.
 
-    Half-written files that the death of an earlier process left there are deleted.
-
-    Raises InputError, with what differs, if it holds another run or other files. A changed
-    environment is only reported and noted, because the bits may still be the same.
+    Raises InputError, with what differs, if it holds another run or other files.
     """
     if (folder / CONFIG).exists():
-        _check_run(folder, config, now, report)
+        _check_run(folder, config, now)
     elif folder.is_dir():
         others = sorted({intended(path.name) for path in folder.iterdir()} - _BEFORE_CONFIG)
         if others:
             raise InputError(
                 f"folder={folder} holds {others[0]!r} but no run; give an empty or a new folder"
             )
+
+
+def enter(
+    folder: Path, config: FitConfig, now: RunRecord, *, report: Callable[[str], None]
+) -> None:
+    """`check` in the process that the folder is locked for, and make ready to go on there.
+
+    Half-written files that the death of an earlier process left are deleted. A changed environment
+    is only reported and noted, because the bits may still be the same.
+    """
+    check(folder, config, now)
     remove_leftovers(folder)
+    if (folder / CONFIG).exists():
+        _note_environment(folder, now.environment, report)
 
 
 def create(
@@ -173,9 +183,7 @@ def create(
     write_text(folder / CONFIG, toml.dumps(config))
 
 
-def _check_run(
-    folder: Path, config: FitConfig, new: RunRecord, report: Callable[[str], None]
-) -> None:
+def _check_run(folder: Path, config: FitConfig, new: RunRecord) -> None:
     found = differences(toml.load(folder / CONFIG, type(config)), config)
     old = RunRecord.load(folder)
     for what, before, now in (
@@ -186,10 +194,14 @@ def _check_run(
             found.append(f"{what} {str(before)[:12]}, now {str(now)[:12]})")
     if found:
         raise InputError(
-            f"folder={folder} holds another run, which differs in {', '.join(found)}; "
-            f"give another folder, or the {CONFIG} of this one"
+            f"folder={folder} holds another run, which differs in {', '.join(found)}; give another "
+            f"folder, or go on with that run by --config {folder / CONFIG}"
         )
-    last, here = (old.environment, *old.resumed)[-1], new.environment
+
+
+def _note_environment(folder: Path, here: dict[str, Any], report: Callable[[str], None]) -> None:
+    old = RunRecord.load(folder)
+    last = (old.environment, *old.resumed)[-1]
     if last != here:
         changed = [
             f"{key} {last.get(key)} -> {here[key]}" for key in here if last.get(key) != here[key]

@@ -24,6 +24,7 @@ from fp4lab.train.evaluation import eval_event
 from fp4lab.train.folder import CHECKPOINTS, METRICS, TENSORBOARD, FitResult, RunRecord
 from fp4lab.train.forward import Forward, reproducible
 from fp4lab.train.listeners import tensorboard
+from fp4lab.train.lock import only_one
 from fp4lab.train.metrics import Event, MetricsFile
 from fp4lab.train.stop import StopRequest
 from fp4lab.train.task import MeasuredTask, Task
@@ -59,9 +60,9 @@ def fit(
     result at once. SIGTERM, Ctrl-C and `config.time_limit` save a checkpoint and return with
     `finished=False`.
 
-    Raises InputError if the folder holds another run, OSError if it cannot be written, and
-    NonFiniteError, with step, layer and tensor, before a NaN or an infinity reaches a weight; the
-    checkpoints before it stay.
+    Raises InputError if the folder holds another run or another process trains there, OSError if it
+    cannot be written, and NonFiniteError, with step, layer and tensor, before a NaN or an infinity
+    reaches a weight; the checkpoints before it stay.
     """
     device = choose_device(config.device)
     with join(device) as world, reproducible(config, device):
@@ -100,7 +101,7 @@ class _Run:
             self.record = RunRecord.make(
                 config, recipe=recipe, data=self.data, environment=environment.describe(world)
             )
-            folders.check(folder, config, self.record, report=self._notice)
+            folders.check(folder, config, self.record)
 
     def finished(self) -> FitResult | None:
         """The result, if the run has come to its end before; the same answer on all ranks."""
@@ -114,8 +115,11 @@ class _Run:
         self.forward = Forward.build(self.task, self.recipe, self.config, self.world)
         self.updater = Updater(self.forward)
         self.flops = self._relative_flops()
-        if self.world.rank == 0:
-            # Only now, for what has failed so far should not leave a run behind.
+        # Only now, for what has failed so far should not leave a run behind.
+        if self.world.rank > 0:
+            return self._train()
+        with only_one(self.folder, argument="folder", user="a run"):
+            folders.enter(self.folder, self.config, self.record, report=self._notice)
             if self.config.tensorboard:
                 self.listeners.append(tensorboard(self.folder / TENSORBOARD))
             folders.create(
@@ -125,6 +129,9 @@ class _Run:
                 recipe=self.recipe,
                 conversion=self.forward.precision.report,
             )
+            return self._train()
+
+    def _train(self) -> FitResult:
         self._restore()
         if self.world.rank == 0:
             self.log = MetricsFile(self.folder / METRICS, step=self.step)

@@ -357,7 +357,7 @@ def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
         return classified_batch(index)
 
     quietly(out=tmp_path, batches=nested, recipes=["bf16"])
-    assert "is in use by a comparison that is running" in messages[0]
+    assert "is in use by a comparison that is still going" in messages[0]
 
 
 @pytest.mark.slow

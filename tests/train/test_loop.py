@@ -59,6 +59,7 @@ def test_a_run_leaves_what_it_promises(
     folder = tmp_path / "run"
     result = run(counted_task(), fit_config, folder)
     assert sorted(p.name for p in folder.iterdir()) == [
+        ".lock",
         "checkpoints",
         "config.toml",
         "environment.json",
@@ -220,6 +221,7 @@ def test_another_run_in_the_folder_is_refused(
     assert "optim.beta1 (0.9, now 0.5), seed (0, now 3)" in message
     assert "\n" not in message
     assert "keep_checkpoints" not in message
+    assert message.endswith(f"go on with that run by --config {tmp_path / 'config.toml'}")
     with pytest.raises(InputError, match=r"data \(sha256 aaaaaaaaaaaa, now bbbbbbbbbbbb\)"):
         run(counted_task(data="b" * 64), fit_config, tmp_path)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -231,6 +233,32 @@ def test_a_folder_with_other_files_is_refused(
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match=r"holds 'thesis.tex' but no run"):
         run(small_task(), fit_config, tmp_path)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_second_process_in_the_folder_is_refused(
+    small_task: Any, fit_config: FitConfig, tmp_path: Path, lines: Lines, first: bool
+) -> None:
+    """A lock of another descriptor is as good as that of another process."""
+    folder = tmp_path / "new" / "run"
+    if not first:
+        with pytest.raises(DeathError):
+            run(small_task(), fit_config, folder, on_event=dying_at(7, "train"))
+    refused: list[str] = []
+
+    def second(event: Event) -> None:
+        if event["kind"] == "eval":
+            with pytest.raises(InputError) as caught:
+                run(small_task(), fit_config, folder)
+            refused.append(str(caught.value))
+
+    run(small_task(), fit_config, folder, on_event=second)
+    assert set(refused) == {
+        f"folder={folder} is in use by a run that is still going; wait for its end, or give "
+        "another folder"
+    }
+    run(small_task(), fit_config, tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", folder, lines)
 
 
 def test_a_death_while_the_folder_is_made_is_survived(
