@@ -11,6 +11,9 @@ import pytest
 
 from fp4lab import __version__, cli
 from fp4lab.errors import NonFiniteError
+from fp4lab.recipes import get
+
+FILLS_NO_BLOCK = ("train", "--batch-size", "1", "--data.sequence-length", "30")
 
 
 def test_docstring_example() -> None:
@@ -53,6 +56,18 @@ def test_the_start_is_light() -> None:
         (["train", "--recipe", "absent.toml"], "absent.toml: No such file or directory"),
         (["train", "--recipe", "nvpf4"], "recipe='nvpf4' is not known; did you mean 'nvfp4'?"),
         (["train", "--data.source", "/absent"], "source='/absent' is no folder or file"),
+        (
+            ["train", "--data.eval-windows", "99999"],
+            "data.eval_windows=99999 is more than the ",
+        ),
+        (
+            [*FILLS_NO_BLOCK, "--recipe", "nvfp4"],
+            "recipe 'nvfp4' cannot train this model: layer ",
+        ),
+        (
+            [*FILLS_NO_BLOCK, "--recipe", "late.toml", "--steps", "3"],
+            "recipe 'bf16' cannot train this model: layer ",
+        ),
         (["eval"], "Missing from fp4lab eval"),
         (["eval", "/absent"], "checkpoint=/absent does not exist"),
     ],
@@ -65,13 +80,16 @@ def test_a_user_error_is_one_line_and_status_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if "late.toml" in arguments:
+        late = get("bf16").switch(get("nvfp4"), at=2)
+        Path("late.toml").write_text(late.to_toml())
     assert cli.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
     assert err.startswith("fp4lab: ")
     assert message in err
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} <= {"late.toml"}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

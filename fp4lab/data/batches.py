@@ -37,7 +37,8 @@ class TokenBatches:
 
     `targets_BT[b, t]` is the byte that follows `tokens_BT[b, t]`. About `validation_fraction` of
     the bytes are held out, by whole files where possible: attribute `split` says which, function
-    `split` how. `windows_per_epoch` windows make one pass over the training bytes.
+    `split` how. `windows_per_epoch` windows make one pass over the training bytes, and there are
+    `validation_windows` held-out ones.
 
     Raises `InputError` if either part is too small for the sequence length and the batch size.
 
@@ -71,8 +72,8 @@ class TokenBatches:
         self.split = split(corpus, validation_fraction)
         # One window fewer than fit at offset 0: that many fit at every offset.
         self.windows_per_epoch = len(self.split.train) // sequence_length - 1
-        self._validation_windows = (len(self.split.validation) - 1) // sequence_length
-        if self.windows_per_epoch < batch_size or self._validation_windows < 1:
+        self.validation_windows = (len(self.split.validation) - 1) // sequence_length
+        if self.windows_per_epoch < batch_size or self.validation_windows < 1:
             raise InputError(
                 f"corpus {corpus.name!r} is too small: its {len(self.split.train)} training and "
                 f"{len(self.split.validation)} held-out bytes must hold {batch_size + 1} and 1 "
@@ -101,7 +102,7 @@ class TokenBatches:
         are equally large, so that the mean over batches is the mean over tokens: a number of
         windows above `batch_size` is rounded down to a multiple of it.
         """
-        available = self._validation_windows
+        available = self.validation_windows
         if num_windows is None:
             num_windows = min(available, max(1, VALIDATION_TOKENS // self.sequence_length))
         if not 1 <= num_windows <= available:

@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from torch import nn
 
@@ -22,9 +21,9 @@ from fp4lab.studies.plan import Comparison, Plan
 from fp4lab.studies.study import run_study
 from fp4lab.studies.tasks import Batches, Loss, cross_entropy, first_look, user_task
 from fp4lab.train.config import FitConfig, RunConfig
-from fp4lab.train.preflight import check_recipes
+from fp4lab.train.preflight import check_language
 from fp4lab.train.run import load_recipe
-from fp4lab.train.task import LanguageTask, to_device
+from fp4lab.train.task import LanguageTask
 
 #: below this many training tokens a parameter, recipes cannot be told apart at small scale
 TOKENS_PER_PARAMETER = 25
@@ -142,9 +141,7 @@ def compare_runs(
         for seed in _seeds(run, seeds)
     }
     task = tasks[run.seed]
-    # Without memory, and so for models of any size.
-    with torch.device("meta"):
-        model = task.build_model()
+    model = check_language(task, table, run)
     size = model.num_parameters(embedding=False)
     ratio = tokens_of(run) / size
     note = f"Every run sees {ratio:.1f} tokens for each of {size:,} parameters (embeddings apart)."
@@ -165,8 +162,6 @@ def compare_runs(
         confidence=confidence,
         notes=(note,),
     )
-    batch = to_device(task.batch(0), torch.device("meta"))
-    check_recipes(model, table, run, loss=lambda model: task.loss(model, batch))
     console = console or Console(stderr=True)
     console.print(note, highlight=False, soft_wrap=True)
     return run_study(plan, console=console)

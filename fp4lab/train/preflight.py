@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+import torch
 from torch import Tensor, nn
 
 from fp4lab.errors import InputError
+from fp4lab.models import GPT
 from fp4lab.nn.convert import convert
 from fp4lab.recipes import Recipe
 from fp4lab.train.config import FitConfig
+from fp4lab.train.task import LanguageTask, to_device
 
 
 def check_recipes(
@@ -21,12 +24,12 @@ def check_recipes(
     recipes: Mapping[str, Recipe],
     config: FitConfig,
     *,
-    loss: Callable[[nn.Module], Tensor] | None = None,
+    loss: Callable[[nn.Module], Tensor],
 ) -> None:
     """Convert a model to every recipe, as it is at every step of a run; the model is left so.
 
     `loss` is then computed and differentiated, for whether the tokens of a batch fill blocks shows
-    only there: with a model and a batch on the meta device, it takes no time.
+    only there.
 
     Raises InputError, with the recipe's name, for the first that does not fit.
     """
@@ -34,10 +37,23 @@ def check_recipes(
         try:
             for phase in _phases(recipe, config):
                 convert(model, phase, ragged=config.ragged)
-                if loss is not None:
-                    loss(model).backward()
+                loss(model).backward()
         except InputError as error:
             raise InputError(f"recipe {name!r} cannot train this model: {error}") from None
+
+
+def check_language(task: LanguageTask, recipes: Mapping[str, Recipe], config: FitConfig) -> GPT:
+    """The same for a language model and its text; on the meta device, so at no cost at any size.
+
+    Returns the model there. Raises InputError, too, for held-out windows that the text lacks.
+    """
+    task.validation()
+    meta = torch.device("meta")
+    with meta:
+        model = task.build_model()
+    batch = to_device(task.batch(0), meta)
+    check_recipes(model, recipes, config, loss=lambda model: task.loss(model, batch))
+    return model
 
 
 def _phases(recipe: Recipe, config: FitConfig) -> Iterator[Recipe]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fp4lab.train.config import RunConfig
 from fp4lab.train.folder import FitResult
 from fp4lab.train.loop import OnEvent, fit
+from fp4lab.train.preflight import check_language
 from fp4lab.train.task import LanguageTask
 
 if TYPE_CHECKING:
@@ -19,11 +20,15 @@ def train(
 ) -> FitResult:
     """Train the language model of a config; see `fit` for events, errors and resuming.
 
-    The folder defaults to `default_folder(config)`, so the same config goes on where it was.
+    The folder defaults to `default_folder(config)`, so the same config goes on where it was. A
+    recipe or held-out windows that do not fit are an InputError before it is made.
     """
+    task = LanguageTask.from_config(config)
+    recipe = load_recipe(config.recipe)
+    check_language(task, {recipe.name: recipe}, config)
     return fit(
-        LanguageTask.from_config(config),
-        recipe=load_recipe(config.recipe),
+        task,
+        recipe=recipe,
         config=config,
         folder=folder or default_folder(config),
         on_event=on_event,

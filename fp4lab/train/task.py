@@ -150,7 +150,13 @@ def _batches(task: LanguageTask) -> TokenBatches:
 
 @lru_cache(maxsize=4)
 def _validation(task: LanguageTask) -> list[tuple[Tensor, Tensor]]:
-    return _batches(task).validation(task.eval_windows)
+    batches, wanted = _batches(task), task.eval_windows
+    if wanted is not None and wanted > batches.validation_windows:
+        raise InputError(
+            f"data.eval_windows={wanted} is more than the {batches.validation_windows} windows of "
+            f"{task.sequence_length} that the held-out text holds; give at most that many"
+        )
+    return batches.validation(wanted)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
