@@ -47,6 +47,7 @@ def test_the_start_is_light() -> None:
     [
         (["trian"], "command='trian' is not known; did you mean 'train'?"),
         (["train", "--steps", "0"], "steps=0 is below 1; give 1 or more"),
+        (["train", "--threads", "100000"], "threads=100000 is above the "),
         (["train", "--steps", "x"], "Error parsing --steps: invalid literal for int()"),
         (["train", "--stesp", "3"], "Unrecognized options: --stesp, 3; did you mean --steps?"),
         (["train", "--optim.schedule", "cos"], "invalid choice 'cos' for argument"),

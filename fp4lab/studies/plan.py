@@ -17,7 +17,7 @@ from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.recipes import Recipe
 from fp4lab.report.folder import REPORT
 from fp4lab.report.summary import Summary
-from fp4lab.train.config import FitConfig
+from fp4lab.train.config import FitConfig, check_threads
 from fp4lab.train.task import Task
 from fp4lab.train.world import choose_device
 
@@ -54,20 +54,19 @@ class Plan:
             raise InputError(f"jobs={self.jobs} is below 1; give the number of processes")
         if not 0.0 < self.confidence < 1.0:
             raise InputError(f"confidence={self.confidence} must lie between 0 and 1; use 0.95")
+        check_threads(self.config.threads)
         choose_device(self.config.device)
 
     @property
     def parallel(self) -> int:
         """Runs at a time: one a core, or a single one on a GPU, which runs would only share."""
-        runs = len(self.tasks) * len(self.recipes)
         if self.jobs is not None:
-            return min(self.jobs, runs)
-        return 1 if choose_device(self.config.device).type == "cuda" else min(cores(), runs)
-
-    @property
-    def threads(self) -> int:
-        """Threads of a run: its share of the cores, unless the config says otherwise."""
-        return self.config.threads or max(1, cores() // self.parallel)
+            most = self.jobs
+        elif choose_device(self.config.device).type == "cuda":
+            most = 1
+        else:
+            most = max(1, cores() // self.config.threads)
+        return min(most, len(self.tasks) * len(self.recipes))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def open_folder(plan: Plan, console: Console) -> int:
     Raises InputError for a folder with anything else in it, or with other settings.
     """
     hashes = {name: recipe.hash for name, recipe in plan.recipes.items()}
-    threads = plan.threads
+    threads = plan.config.threads
     if (plan.folder / COMPARISON).is_file():
         old = ComparisonRecord.read(plan.folder)
         _refuse_changes(plan, hashes, old)

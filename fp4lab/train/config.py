@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -148,8 +149,8 @@ class FitConfig:
     """"bfloat16" runs the model under autocast; the weights stay in float32."""
     ragged: Literal["error", "pad"] = "error"
     """What to do where a dimension does not fit a format's blocks; "pad" completes with zeros."""
-    threads: int | None = None
-    """Threads of one process on the CPU; None leaves torch's own choice."""
+    threads: int = 1
+    """Threads of one process on the CPU; more pay for a large model while other cores are idle."""
     compile: bool = False
     """Whether to compile the model with torch.compile."""
     log_every: int = 1
@@ -172,12 +173,10 @@ class FitConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("ragged", self.ragged, RAGGED)
         for name in ("steps", "microbatches", "eval_every", "log_every", "checkpoint_every",
-                     "keep_checkpoints"):  # fmt: skip
+                     "keep_checkpoints", "threads"):  # fmt: skip
             _at_least(name, getattr(self, name), 1)
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed={self.seed} is not a 63-bit number; give one in [0, 2^63)")
-        if self.threads is not None:
-            _at_least("threads", self.threads, 1)
         for name in ("time_limit", "peak_flops"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
@@ -242,6 +241,15 @@ def identity(config: Any, *, prefix: str = "") -> dict[str, Any]:
             is_float = str(entry.type).startswith("float") and value is not None
             flat[prefix + entry.name] = float(value) if is_float else value
     return flat
+
+
+def check_threads(threads: int) -> None:
+    """InputError for more threads than cores: OpenMP ends the process at a few thousand.
+
+    Asked where training begins, for the config of a run is read on smaller machines, too.
+    """
+    if threads > (cores := os.cpu_count() or 1):
+        raise InputError(f"threads={threads} is above the {cores} cores here; give {cores} or less")
 
 
 def differences(old: FitConfig, new: FitConfig) -> list[str]:

@@ -114,8 +114,7 @@ def reproducible(config: FitConfig, device: torch.device) -> Iterator[None]:
         # In eval() without gradients, the fast path of nn.TransformerEncoderLayer reads the weights
         # of its Linear layers and never calls them: a converted model would not be quantized there.
         torch.backends.mha.set_fastpath_enabled(False)
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
+        torch.set_num_threads(config.threads)
         if on_gpu:
             # cuBLAS reads this when it starts; without it, it may add in another order each time.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

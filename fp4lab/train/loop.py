@@ -19,7 +19,7 @@ from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import environment, metrics
 from fp4lab.train import folder as folders
 from fp4lab.train.checkpoint import Checkpoint, State
-from fp4lab.train.config import FitConfig
+from fp4lab.train.config import FitConfig, check_threads
 from fp4lab.train.evaluation import eval_event
 from fp4lab.train.folder import CHECKPOINTS, METRICS, TENSORBOARD, FitResult, RunRecord
 from fp4lab.train.forward import Forward, reproducible
@@ -64,6 +64,7 @@ def fit(
     cannot be written, and NonFiniteError, with step, layer and tensor, before a NaN or an infinity
     reaches a weight; the checkpoints before it stay.
     """
+    check_threads(config.threads)
     device = choose_device(config.device)
     with join(device) as world, reproducible(config, device):
         run = _Run(task, recipe, config, folder=folder, world=world, on_event=on_event)

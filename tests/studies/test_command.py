@@ -164,6 +164,8 @@ def test_seeds_change_the_data_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--recipe", "bf16"], "--recipe"),
         (["--recipes", "bf16,nvfp4_last4"], "'nvfp4_last4' cannot train this model: blocks=last 4"),
         (["--recipes", "bf16,fp8_block"], "'fp8_block' cannot train this model: layer 'blocks.0"),
+        (["--jobs", "0"], "jobs=0 is below 1"),
+        (["--confidence", "95"], "confidence=95.0 must lie between 0 and 1"),
         (["--device", "cuda", "--jobs", "1"], "device='cuda' is not available here"),
     ],
 )
@@ -178,9 +180,9 @@ def test_what_the_user_got_wrong_is_one_line(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "out"
     assert cli.main(["compare", *options, "--out", str(out), *extra]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("fp4lab: ")
-    assert message in last
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fp4lab: ")
+    assert message in line
     assert not out.exists()
 
 
@@ -228,7 +230,7 @@ def test_help_says_how_many_seeds_are_needed(capsys: pytest.CaptureFixture[str])
 def test_the_default_folder_follows_the_settings() -> None:
     one, other = default_folder(TINY), default_folder(dataclasses.replace(TINY, steps=5))
     assert one != other
-    assert one == default_folder(dataclasses.replace(TINY, seed=3, threads=None, recipe="nvfp4"))
+    assert one == default_folder(dataclasses.replace(TINY, seed=3, threads=2, recipe="nvfp4"))
     assert one.parts[0] == "runs"
 
 

@@ -325,6 +325,7 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
         ({"validation": lambda index: torch.randn(64, 32)}, "first validation batch differs from"),
         ({"loss": lambda model, batch: model(batch[0])}, r"shape \(64, 32\) is not one number"),
         ({"batches": [(x[:48], y[:48]) for x, y in VALIDATION]}, "'mxfp4' cannot.* 48 values"),
+        ({"config": dataclasses.replace(CONFIG, threads=10**5)}, "threads=100000 is above the"),
         ({"config": dataclasses.replace(CONFIG, device="cuda")}, "device='cuda' is not available"),
         ({"recipes": ["bf16", MISFIT]}, "recipe 'misfit' cannot train this model: layer '0'.*128"),
         ({"recipes": ["bf16", "nvfp4_last4"]}, "recipe 'nvfp4_last4' cannot train this model"),

@@ -400,7 +400,10 @@ def test_a_nan_in_held_out_data_is_named(
         run(small_task(poisoned=10_001), fit_config, tmp_path)
 
 
-def test_global_state_is_put_back(small_task: Any, fit_config: FitConfig, tmp_path: Path) -> None:
+def test_global_state_is_put_back(
+    small_task: Any, fit_config: FitConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
     torch.manual_seed(123)
     expected = torch.randn(3)
     torch.manual_seed(123)
@@ -408,6 +411,18 @@ def test_global_state_is_put_back(small_task: Any, fit_config: FitConfig, tmp_pa
     run(small_task(), dataclasses.replace(fit_config, threads=threads + 1), tmp_path)
     assert torch.equal(torch.randn(3), expected)
     assert torch.get_num_threads() == threads
+
+
+def test_by_default_a_run_has_one_thread(small_task: Any, tmp_path: Path) -> None:
+    """As in a comparison, so that both give the same bits; more slow a small model down."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        run(small_task(), FitConfig(steps=1, device="cpu"), tmp_path)
+    finally:
+        torch.set_num_threads(before)
+    record = json.loads((tmp_path / "environment.json").read_text())
+    assert record["environment"]["threads"] == 1
 
 
 def test_evaluate_repeats_the_number_of_the_run(
