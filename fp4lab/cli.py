@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from fp4lab import __version__
 from fp4lab.errors import InputError, NonFiniteError, describe, unknown
+from fp4lab.streams import forgiving
 
 STATUSES = {
     0: "done",
@@ -34,8 +35,21 @@ Arguments = TypeVar("Arguments")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    """Run one command; return the exit status.
+
+    A reader of the output that has seen enough is no error, and lost messages end nothing.
+    """
+    out, err = forgiving(sys.stdout, BrokenPipeError), forgiving(sys.stderr, OSError)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            # Only for `--help`, which leaves by SystemExit: what else is printed has been flushed.
+            with contextlib.suppress(OSError):
+                out.flush()
+
+
+def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         print(f"fp4lab {__version__}")
         return OK
@@ -45,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in COMMANDS:
             raise unknown("command", words[0], COMMANDS)
-        return COMMANDS[words[0]][0](words[1:])
+        status = COMMANDS[words[0]][0](words[1:])
+        sys.stdout.flush()
+        return status
     except (InputError, NonFiniteError, OSError) as error:
         print(f"fp4lab: {describe(error)}", file=sys.stderr)
         return NON_FINITE if isinstance(error, NonFiniteError) else BAD_INPUT

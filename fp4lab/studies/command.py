@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
 from tyro.conf import Positional
 
 from fp4lab import report
 from fp4lab.report.summary import FAILED, Summary
 from fp4lab.studies.comparison import compare_runs
 from fp4lab.studies.facts import settings
+from fp4lab.studies.progress import messages
 from fp4lab.train import RunConfig, toml
 
 COMPARED, NOTHING_COMPARED, RUNS_FAILED = 0, 1, 5
@@ -71,7 +71,7 @@ class ReportArguments:
 def compare(given: CompareArguments) -> int:
     """Run the comparison and print what was found; the exit status."""
     run = run_config(given)
-    stderr = Console(stderr=True)
+    stderr = messages()
     try:
         found = compare_runs(
             run,

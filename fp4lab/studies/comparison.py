@@ -18,6 +18,7 @@ from fp4lab.recipes import Recipe
 from fp4lab.studies.child import refuse_in_child
 from fp4lab.studies.facts import module_facts, run_facts, settings, tokens_of
 from fp4lab.studies.plan import Comparison, Plan
+from fp4lab.studies.progress import messages
 from fp4lab.studies.study import run_study
 from fp4lab.studies.tasks import Batches, Loss, cross_entropy, first_look, user_task
 from fp4lab.train.config import FitConfig, RunConfig
@@ -162,7 +163,7 @@ def compare_runs(
         confidence=confidence,
         notes=(note,),
     )
-    console = console or Console(stderr=True)
+    console = console or messages()
     console.print(note, highlight=False, soft_wrap=True)
     return run_study(plan, console=console)
 

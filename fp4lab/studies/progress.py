@@ -8,6 +8,7 @@ together.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from fp4lab.streams import forgiving
 from fp4lab.studies.child import Job
 from fp4lab.train import metrics
 from fp4lab.train.folder import METRICS
@@ -52,11 +54,19 @@ class Tail:
                 self.step, self.loss = event["step"], event.get("loss")
 
 
+def messages() -> Console:
+    """Where a comparison says how far it is: stderr, in lines in a notebook too.
+
+    rich would draw there with ipywidgets, or warn at every frame that they are not installed.
+    """
+    return Console(file=forgiving(sys.stderr, OSError), force_jupyter=False)
+
+
 class RunsProgress:
     """A context that shows how far the jobs are; `poll` and `say` may be called from any thread."""
 
     def __init__(self, jobs: Sequence[Job], *, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or messages()
         self._jobs = jobs
         self._tails = {job.name: Tail(job.folder / METRICS) for job in jobs}
         self._started = self._spoke = self._since = time.monotonic()
@@ -64,7 +74,7 @@ class RunsProgress:
         self._progress: Progress | None = None
         self._bars: dict[str, TaskID] = {}
         self._failed: set[str] = set()
-        if (self._console.is_terminal or self._console.is_jupyter) and jobs:
+        if self._console.is_terminal and jobs:
             self._progress = self._draw()
 
     def _draw(self) -> Progress:

@@ -20,7 +20,7 @@ from rich.console import Console
 from fp4lab.report.folder import LOGS, run_folder
 from fp4lab.studies.child import Job, unpicklable
 from fp4lab.studies.plan import Comparison, Plan
-from fp4lab.studies.progress import RunsProgress
+from fp4lab.studies.progress import RunsProgress, messages
 from fp4lab.studies.results import finish, is_done
 from fp4lab.studies.run import RecipeRun
 from fp4lab.studies.runner import run_here, run_jobs
@@ -35,7 +35,7 @@ def run_study(plan: Plan, *, console: Console | None = None) -> Comparison:
     Raises InputError for a folder that holds something else or a comparison with other settings,
     and KeyboardInterrupt after ending its runs.
     """
-    console = console or Console(stderr=True)
+    console = console or messages()
     with only_one(plan.folder, argument="out", user="a comparison"):
         threads = open_folder(plan, console)
         jobs = _jobs(plan, threads)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fp4lab.errors import InputError
+from fp4lab.streams import forgiving
 from fp4lab.train.metrics import Event
 
 Listener = Callable[[Event], None]
@@ -23,8 +24,11 @@ Listener = Callable[[Event], None]
 def progress(
     steps: int, *, stream: TextIO | None = None, title: str = "train"
 ) -> Iterator[Listener]:
-    """A listener that shows a run of so many steps on `stream` (by default standard error)."""
-    stream = stream or sys.stderr
+    """A listener that shows a run of so many steps on `stream` (by default standard error).
+
+    Where the stream breaks, it shows no more, and the run goes on.
+    """
+    stream = forgiving(stream or sys.stderr, OSError)
     if not stream.isatty():
         yield PlainLines(steps, stream)
         return

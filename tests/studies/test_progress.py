@@ -100,6 +100,24 @@ def test_a_run_that_goes_back_to_its_checkpoint(
     ]
 
 
+def test_a_notebook_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stderr", out)
+    with RunsProgress(jobs_in(tmp_path)) as shown:
+        shown.poll()
+    assert out.getvalue() == "2 runs, 200 steps in all\n"
+
+
+def test_progress_that_cannot_be_shown_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr("sys.stderr", full)
+        with RunsProgress(jobs_in(tmp_path)) as shown:
+            shown.say("line")
+
+
 def test_bars_on_a_terminal(tmp_path: Path) -> None:
     out = io.StringIO()
     jobs = jobs_in(tmp_path)
