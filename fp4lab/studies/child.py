@@ -25,6 +25,8 @@ from fp4lab.train.files import write_json
 PROCESS_NAME = "fp4lab run"
 #: exit code of a run that SIGTERM or Ctrl-C stopped between two steps, its checkpoint saved
 STOPPED = 128 + signal.SIGTERM
+#: exit code of a process that could not begin its run, for it met compare() in the user's script
+UNGUARDED = 78
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,24 @@ def _output_to(log: IO[str]) -> Iterator[None]:
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses what was defined in an interactive session: pickle would take it by name only."""
+    """Says in plain words what pickle takes by name and a new process could not find by it."""
+
+    interactive = False
 
     def persistent_id(self, obj: object) -> None:
-        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
-            raise pickle.PicklingError(f"{obj.__qualname__} was defined interactively")
+        if not isinstance(obj, (type, FunctionType)):
+            return
+        if "<lambda>" in obj.__qualname__:
+            raise pickle.PicklingError("a lambda cannot be sent to another; write it with def")
+        if "<locals>" in obj.__qualname__:
+            outer, _, name = obj.__qualname__.rpartition(".<locals>.")
+            raise pickle.PicklingError(
+                f"{name} is defined inside {outer} and cannot be sent to another; define it outside"
+            )
+        if self.interactive and obj.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"{obj.__qualname__} was defined interactively; define it in a file and import it"
+            )
 
 
 def unpicklable(work: object) -> str | None:
@@ -115,19 +130,20 @@ def unpicklable(work: object) -> str | None:
     script = getattr(main, "__file__", None)
     if main.__spec__ is None and script is not None and not Path(script).is_file():
         return f"a new process cannot import the main program {script}"
-    interactive = main.__spec__ is None and script is None
     try:
         with Path(os.devnull).open("wb") as nowhere:
-            (_Pickler if interactive else pickle.Pickler)(nowhere).dump(work)
+            pickler = _Pickler(nowhere)
+            pickler.interactive = main.__spec__ is None and script is None
+            pickler.dump(work)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         return str(error)
     return None
 
 
-def refuse_in_child() -> None:
-    """Raise InputError where a run's own process imports the script that started the runs."""
+def end_unguarded_child() -> None:
+    """End the process of a run which, as it imports the user's script, would start all runs again.
+
+    The parent says so, with the cure: `UNGUARDED` is what it sees of this.
+    """
     if multiprocessing.current_process().name.startswith(PROCESS_NAME):
-        raise InputError(
-            "compare() was called while one of its runs imported your script; put the call under"
-            ' `if __name__ == "__main__":`'
-        )
+        sys.exit(UNGUARDED)

@@ -15,7 +15,7 @@ from torch import nn
 
 from fp4lab.errors import InputError
 from fp4lab.recipes import Recipe
-from fp4lab.studies.child import refuse_in_child
+from fp4lab.studies.child import end_unguarded_child
 from fp4lab.studies.facts import module_facts, run_facts, settings, tokens_of
 from fp4lab.studies.plan import Comparison, Plan
 from fp4lab.studies.progress import messages
@@ -75,7 +75,7 @@ def compare(
         InputError: unknown recipes or one that cannot train the model on the first batch, batches
             of the wrong kind or that differ from call to call, a device that is not there; nothing
             is written then. A folder that holds something else, such as a comparison of another
-            model, loss or data.
+            model, loss or data. A baseline of which no run finished, with the reason.
 
     In a script, call it under `if __name__ == "__main__":`, as its runs are new processes.
 
@@ -85,7 +85,7 @@ def compare(
     >>> found = compare(lambda: nn.Linear(32, 32), batch, ["bf16", "mxfp4"])  # doctest: +SKIP
     >>> found.summary.recipes["mxfp4"].gap_percent  # doctest: +SKIP
     """
-    refuse_in_child()
+    end_unguarded_child()
     config = _overridden(config or FitConfig(), steps, learning_rate)
     table = _recipes(recipes)
     task = user_task(
@@ -110,7 +110,15 @@ def compare(
     plan = dataclasses.replace(
         plan, settings={**plan.settings, **known_by}, facts=module_facts(model, config)
     )
-    return run_study(plan, console=console)
+    found = run_study(plan, console=console)
+    baseline_runs = found.summary.recipes[plan.baseline]
+    if not baseline_runs.val_losses:
+        raise InputError(
+            f"baseline={plan.baseline!r} failed, so nothing can be compared; seed "
+            f"{baseline_runs.failed[0].seed}: {baseline_runs.failed[0].reason}; mend that and call "
+            f"again, or name another baseline; what finished is in {found.report}"
+        )
+    return found
 
 
 def compare_runs(
@@ -133,9 +141,9 @@ def compare_runs(
         command: the command line that repeats this, for the report.
 
     Raises:
-        InputError: as `compare`.
+        InputError: as `compare`, but for a baseline that failed: the summary tells that.
     """
-    refuse_in_child()
+    end_unguarded_child()
     table = _recipes(recipes)
     tasks = {
         seed: LanguageTask.from_config(dataclasses.replace(run, seed=seed))

@@ -27,7 +27,7 @@ from typing import Protocol
 
 import torch
 
-from fp4lab.studies.child import PROCESS_NAME, STOPPED, Job, attempt, run_child
+from fp4lab.studies.child import PROCESS_NAME, STOPPED, UNGUARDED, Job, attempt, run_child
 
 GRACE = 20.0
 POLL = 0.5
@@ -122,6 +122,11 @@ def _judge(child: _Live) -> tuple[bool, str | None]:
         number = signal.SIGTERM if code == STOPPED else -code
         reason = f"killed by {signal.Signals(number).name}"
         return not child.restarted, reason + (" twice" if child.restarted else "")
+    if code == UNGUARDED:
+        return False, (
+            "its process imports your script, which calls compare() there again; put the call "
+            'under `if __name__ == "__main__":`'
+        )
     if child.job.failure.is_file():
         return False, str(json.loads(child.job.failure.read_bytes())["reason"])
     return False, f"exit code {code}; see {child.job.log}"

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fp4lab import formats
 from fp4lab.errors import InputError
 from fp4lab.recipes import LinearRecipe, Recipe, get
+from fp4lab.report.summary import Summary
 from fp4lab.studies import Comparison, compare, cross_entropy
 from fp4lab.train.config import FitConfig
 
@@ -241,13 +242,19 @@ def test_one_failing_recipe_leaves_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("drawn")
 def test_without_the_baseline_there_are_no_gaps(tmp_path: Path) -> None:
-    found, _ = quietly(out=tmp_path, recipes=["mxfp4", NAN], baseline="nan", loss=poisoned)
-    mxfp4 = found.summary.recipes["mxfp4"]
+    with pytest.raises(InputError) as caught:
+        quietly(out=tmp_path, recipes=["mxfp4", NAN], baseline="nan", loss=poisoned)
+    message = str(caught.value)
+    assert message.startswith("baseline='nan' failed, so nothing can be compared; seed 0: ")
+    assert f"what finished is in {tmp_path / 'report.html'}" in message
+    summary = Summary.read(tmp_path / "summary.json")
+    mxfp4 = summary.recipes["mxfp4"]
     assert (mxfp4.gap, mxfp4.verdict) == (None, "no gap: the baseline failed")
     assert mxfp4.step_time_ratio is None
-    page = html.unescape(found.report.read_text())
+    page = html.unescape((tmp_path / "report.html").read_text())
     assert "The baseline nan failed" in page
-    assert found.summary.recipes["nan"].failed[0].reason in page
+    assert summary.recipes["nan"].failed[0].reason in page
+    assert summary.recipes["nan"].failed[0].reason in message
 
 
 def test_a_nan_ends_one_run_with_its_place(tmp_path: Path) -> None:
@@ -255,9 +262,8 @@ def test_a_nan_ends_one_run_with_its_place(tmp_path: Path) -> None:
         x, y = classified_batch(index)
         return (x.fill_(float("nan")) if index == 4 else x), y
 
-    found, _ = quietly(out=tmp_path, batches=explodes)
-    (failure,) = found.summary.recipes["bf16"].failed
-    assert failure.reason.startswith("NonFiniteError: step 5")
+    with pytest.raises(InputError, match=r"'bf16' failed, .* seed 0: NonFiniteError: step 5"):
+        quietly(out=tmp_path, batches=explodes)
 
 
 def test_interrupted_it_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
@@ -398,4 +404,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert 'put the call under `if __name__ == "__main__":`' in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("fp4lab.errors.InputError: baseline='bf16' failed, so nothing can be")
+    assert 'put the call under `if __name__ == "__main__":`' in last
+    assert done.stderr.count("Traceback") == 1

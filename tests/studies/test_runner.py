@@ -118,7 +118,16 @@ def test_a_full_disk_is_a_reason_though_it_cannot_be_written(
 
 def test_what_can_be_sent_to_a_process() -> None:
     assert unpicklable(FakeWork()) is None
-    assert "lambda" in str(unpicklable(lambda: 0))
+
+    def local() -> None: ...
+
+    where = "test_what_can_be_sent_to_a_process"
+    reasons = {
+        "a lambda cannot be sent to another; write it with def": lambda: 0,
+        f"local is defined inside {where} and cannot be sent to another; define it outside": local,
+    }
+    for reason, function in reasons.items():
+        assert unpicklable([FakeWork(), function]) == reason
     assert unpicklable(threading.Lock()) is not None
 
 
