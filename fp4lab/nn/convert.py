@@ -34,7 +34,9 @@ def convert(
         model: any module, changed in place; a compiled one recompiles.
         recipe: from `fp4lab.recipes`.
         seed: of stochastic rounding; each layer's noise depends on it and on the layer's name.
-        ragged: "error", or "pad" to complete blocks with zeros where a dimension does not fit.
+        ragged: "error", or "pad" to complete blocks with zeros where a dimension does not fit: the
+            features of every layer, and in the backward pass the tokens of a batch, should be
+            multiples of 16 under nvfp4 and of 32 under mxfp4.
 
     Returns:
         What each layer got and why, and what was not reached. Nothing is changed on an error.

@@ -48,6 +48,9 @@ class CompareArguments:
     """Sequences in one batch; 16 by default."""
     learning_rate: float | None = None
     """Peak learning rate; 0.003 by default."""
+    ragged: Literal["error", "pad"] | None = None
+    """What to do where features or tokens do not fit a format's blocks; "error" by default, "pad"
+    completes blocks with zeros."""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """Where to train; by default on a GPU if there is one."""
     config: Path | None = None
@@ -117,6 +120,7 @@ def run_config(given: CompareArguments) -> RunConfig:
         steps=run.steps if given.steps is None else given.steps,
         batch_size=run.batch_size if given.batch_size is None else given.batch_size,
         device=given.device or run.device,
+        ragged=given.ragged or run.ragged,
         model=model,
         data=data,
         optim=optim,

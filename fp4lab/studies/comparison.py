@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from torch import nn
@@ -41,6 +42,7 @@ def compare(
     seeds: int = 1,
     steps: int | None = None,
     learning_rate: float | None = None,
+    ragged: Literal["error", "pad"] | None = None,
     config: FitConfig | None = None,
     out: str | Path = "runs/compare",
     jobs: int | None = None,
@@ -64,6 +66,9 @@ def compare(
         seeds: runs of each recipe; two or more give confidence intervals.
         steps: updates of the weights; overrides `config`.
         learning_rate: peak of the learning rate; overrides `config`.
+        ragged: "pad" completes blocks with zeros; overrides `config`. Else the features of every
+            layer and the tokens of a batch must fill blocks: multiples of 16 under nvfp4, of 32
+            under mxfp4.
         config: everything else about training.
         out: folder of the results; an interrupted comparison goes on there.
         jobs: runs at a time; None: one a core. What cannot be sent to another process, such as a
@@ -86,7 +91,7 @@ def compare(
     >>> found.summary.recipes["mxfp4"].gap_percent  # doctest: +SKIP
     """
     end_unguarded_child()
-    config = _overridden(config or FitConfig(), steps, learning_rate)
+    config = _overridden(config or FitConfig(), steps, learning_rate, ragged)
     table = _recipes(recipes)
     task = user_task(
         build_model,
@@ -176,9 +181,16 @@ def compare_runs(
     return run_study(plan, console=console)
 
 
-def _overridden(config: FitConfig, steps: int | None, learning_rate: float | None) -> FitConfig:
+def _overridden(
+    config: FitConfig,
+    steps: int | None,
+    learning_rate: float | None,
+    ragged: Literal["error", "pad"] | None,
+) -> FitConfig:
     if steps is not None:
         config = dataclasses.replace(config, steps=steps)
+    if ragged is not None:
+        config = dataclasses.replace(config, ragged=ragged)
     if learning_rate is not None:
         optim = dataclasses.replace(config.optim, learning_rate=learning_rate)
         config = dataclasses.replace(config, optim=optim)

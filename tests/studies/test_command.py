@@ -241,6 +241,18 @@ def test_unknown_presets_leave_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("in_process")
+def test_a_batch_that_fills_no_blocks_is_padded_when_asked(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = [*options, "--batch-size", "3", "--steps", "1", "--out", str(tmp_path / "out")]
+    odd += ["--recipes", "bf16,nvfp4_base"]
+    Path(odd[1]).write_text(Path(odd[1]).read_text().replace("length = 32", "length = 30"))
+    assert cli.main(["compare", *odd]) == 2
+    assert "90 values along the blocks" in capsys.readouterr().err
+    assert cli.main(["compare", *odd, "--ragged", "pad"]) == 0
+
+
 def test_a_batch_that_fills_no_blocks_leaves_no_folder(tmp_path: Path) -> None:
     data = DataConfig(sequence_length=30, eval_windows=8)
     run = dataclasses.replace(TINY, batch_size=3, data=data)

@@ -353,6 +353,12 @@ def test_a_switch_after_the_last_step_need_not_fit(tmp_path: Path) -> None:
     assert found.summary.recipes["bf16"].failed == ()
 
 
+def test_batches_that_fill_no_block_are_padded_when_asked(tmp_path: Path) -> None:
+    batches = [(x[:40], y[:40]) for x, y in VALIDATION]
+    found, _ = quietly(out=tmp_path, batches=batches, recipes=["bf16", "nvfp4"], ragged="pad")
+    assert found.summary.recipes["nvfp4"].gap is not None
+
+
 def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
     messages: list[str] = []
 
