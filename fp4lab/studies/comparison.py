@@ -115,6 +115,7 @@ def compare(
     plan = dataclasses.replace(
         plan, settings={**plan.settings, **known_by}, facts=module_facts(model, config)
     )
+    console = console or messages()
     found = run_study(plan, console=console)
     baseline_runs = found.summary.recipes[plan.baseline]
     if not baseline_runs.val_losses:
@@ -123,6 +124,7 @@ def compare(
             f"{baseline_runs.failed[0].seed}: {baseline_runs.failed[0].reason}; mend that and call "
             f"again, or name another baseline; what finished is in {found.report}"
         )
+    console.print(f"report: {found.report}", highlight=False, markup=False, soft_wrap=True)
     return found
 
 

@@ -1,16 +1,18 @@
 """Progress of several runs at once, read from the `metrics.jsonl` that each of them writes.
 
 On a terminal: a bar a run and one for all of them with the remaining time. Elsewhere: a line every
-ten seconds. The remaining time is what is left over the speed since the first step, all runs
-together.
+ten seconds. The remaining time is that of the last run to end: each goes on as fast as it did, and
+those that wait as fast as the others on average, no more at a time than there are processes.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +23,7 @@ from fp4lab.streams import forgiving
 from fp4lab.studies.child import Job
 from fp4lab.train import metrics
 from fp4lab.train.folder import METRICS
+from fp4lab.train.listeners import clock
 
 LINE_EVERY = 10.0
 
@@ -65,12 +68,17 @@ def messages() -> Console:
 class RunsProgress:
     """A context that shows how far the jobs are; `poll` and `say` may be called from any thread."""
 
-    def __init__(self, jobs: Sequence[Job], *, console: Console | None = None) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], *, parallel: int = 1, console: Console | None = None
+    ) -> None:
         self._console = console or messages()
         self._jobs = jobs
+        self._parallel = parallel
         self._tails = {job.name: Tail(job.folder / METRICS) for job in jobs}
-        self._started = self._spoke = self._since = time.monotonic()
-        self._before = self._read()
+        for tail in self._tails.values():
+            tail.read()
+        self._paces: dict[str, _Pace] = {}
+        self._started = self._spoke = self._polled = time.monotonic()
         self._progress: Progress | None = None
         self._bars: dict[str, TaskID] = {}
         self._failed: set[str] = set()
@@ -103,7 +111,9 @@ class RunsProgress:
         if self._progress:
             self._progress.start()
         elif self._jobs:
-            self.say(f"{len(self._jobs)} runs, {self._total} steps in all")
+            names = ", ".join(job.name for job in self._jobs)
+            at_once = min(self._parallel, len(self._jobs))
+            self.say(f"{len(self._jobs)} runs, {at_once} at a time, {self._total} steps: {names}")
         return self
 
     def __exit__(
@@ -127,22 +137,20 @@ class RunsProgress:
 
     def poll(self) -> None:
         """Read what the runs wrote and show it."""
-        done = self._read()
-        if self._progress:
-            for job in self._jobs:
-                self._progress.update(
-                    self._bars[job.name],
-                    completed=self._tails[job.name].step,
-                    note=_loss(self._tails[job.name]),
-                )
-            if "" in self._bars:
-                left = self._remaining(done)
-                self._progress.update(self._bars[""], completed=done, total=self._total, note=left)
+        self._read()
+        left = self._left()
+        if self._progress is None:
+            if time.monotonic() - self._spoke >= LINE_EVERY:
+                self._spoke = time.monotonic()
+                self.say(self.line(left))
             return
-        left = self._remaining(done)
-        if time.monotonic() - self._spoke >= LINE_EVERY:
-            self._spoke = time.monotonic()
-            self.say(self.line(left))
+        for job in self._jobs:
+            tail = self._tails[job.name]
+            self._progress.update(self._bars[job.name], completed=tail.step, note=_loss(tail))
+        if "" in self._bars:
+            self._progress.update(
+                self._bars[""], completed=self._done, total=self._total, note=left
+            )
 
     def line(self, left: str) -> str:
         """Where every run that has begun stands, in one line."""
@@ -154,22 +162,54 @@ class RunsProgress:
         elapsed = time.monotonic() - self._started
         return " | ".join([f"{elapsed:.0f} s", *parts, left or "starting"])
 
-    def _remaining(self, done: int) -> str:
-        if done >= self._total:
+    def _left(self) -> str:
+        if self._done >= self._total:
             return "measuring"
-        now = time.monotonic()
-        if done <= self._before:
-            # Nothing yet: processes start, or a resumed run went back to its checkpoint.
-            self._before, self._since = done, now
-            return ""
-        speed = (done - self._before) / max(now - self._since, 1e-9)
-        seconds = round((self._total - done) / speed)
-        return f"{seconds // 60}:{seconds % 60:02d} left"
+        seconds = self._seconds_left()
+        return "" if seconds is None else f"{clock(seconds)} left"
 
-    def _read(self) -> int:
-        for tail in self._tails.values():
-            tail.read()
+    def _seconds_left(self) -> float | None:
+        known = {name: pace.seconds for name, pace in self._paces.items() if pace.seconds}
+        if not known:
+            return None
+        usual = sum(known.values()) / len(known)
+        free = [0.0] * self._parallel
+        # Those that run have their process already.
+        for job in sorted(self._jobs, key=lambda job: job.name not in self._paces):
+            steps = self._steps(job) - self._tails[job.name].step
+            heapq.heapreplace(free, free[0] + max(0, steps) * known.get(job.name, usual))
+        return max(free)
+
+    @property
+    def _done(self) -> int:
         return sum(min(self._tails[job.name].step, job.steps) for job in self._jobs)
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        for name, tail in self._tails.items():
+            before = tail.step
+            tail.read()
+            if tail.step < before:  # it goes on from a checkpoint
+                self._paces[name] = _Pace(tail.step, now)
+            elif tail.step > before:
+                pace = self._paces.setdefault(name, _Pace(before, self._polled))
+                pace.steps, pace.time = tail.step - pace.first, now - pace.since
+        self._polled = now
+
+
+@dataclass
+class _Pace:
+    """How fast a run is since step `first`, which it had made at `since`."""
+
+    first: int
+    since: float
+    steps: int = 0
+    time: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of one step; 0 if there was none yet."""
+        return self.time / self.steps if self.steps else 0.0
 
 
 def _loss(tail: Tail) -> str:

@@ -16,9 +16,9 @@ from fp4lab.studies.child import Job
 from fp4lab.studies.plan import Comparison, Plan
 from fp4lab.studies.run import Measures, RecipeRun, read_finished
 from fp4lab.studies.summarize import Finished, summarize
-from fp4lab.studies.timing import StepTime, time_recipes
+from fp4lab.studies.timing import StepTime, expected_seconds, time_recipes
 from fp4lab.train.files import read_record, write_json
-from fp4lab.train.folder import RESULT, RunRecord
+from fp4lab.train.folder import RESULT, FitResult, RunRecord
 
 TIMING = "timing.json"
 
@@ -60,7 +60,7 @@ def finish(
         runs,
         plan.baseline,
         confidence=plan.confidence,
-        times=_times(plan, jobs, [name for name in done if done[name]], console),
+        times=_times(plan, jobs, done, console),
         diffs={
             name: str(recipe) if name == plan.baseline else baseline.diff(recipe)
             for name, recipe in plan.recipes.items()
@@ -75,9 +75,13 @@ def finish(
 
 
 def _times(
-    plan: Plan, jobs: Mapping[tuple[str, int], Job], names: list[str], console: Console
+    plan: Plan,
+    jobs: Mapping[tuple[str, int], Job],
+    done: Mapping[str, list[int]],
+    console: Console,
 ) -> dict[str, StepTime]:
     """The step times of the recipes that finished; measured again only if the recipes changed."""
+    names = [name for name in done if done[name]]
     if plan.baseline not in names:
         return {}
     path = plan.folder / TIMING
@@ -86,13 +90,19 @@ def _times(
         old = read_record(path, _Timing, cure="delete it, and the times are taken again")
         if old.recipes == what:
             return old.times
-    console.print("timing the recipes in turn")
+    seconds = expected_seconds(sum(_median_step(jobs[name, done[name][0]]) for name in what))
+    console.print(f"timing the recipes in turn, for about {seconds:.0f} s", highlight=False)
     work = jobs[plan.baseline, next(iter(plan.tasks))].work
     assert isinstance(work, RecipeRun)
     recipes = {name: plan.recipes[name] for name in what}
     times = time_recipes(work.task, recipes, plan.baseline, work.config)
     write_json(path, dataclasses.asdict(_Timing(what, times)))
     return times
+
+
+def _median_step(job: Job) -> float:
+    result = FitResult.load(job.folder)
+    return (result and result.step_time_median) or 0.0
 
 
 def _add_environment(plan: Plan, finished: list[Job]) -> None:

@@ -66,10 +66,11 @@ def _run(plan: Plan, jobs: Sequence[Job], console: Console) -> dict[str, str]:
     if not missing:
         return {}
     obstacle = unpicklable([job.work for job in missing])
-    with RunsProgress(missing, console=console) as progress:
+    parallel = plan.parallel if obstacle is None else 1
+    with RunsProgress(missing, parallel=parallel, console=console) as progress:
         if obstacle is not None:
             progress.say(f"one run after another in this process: {obstacle}")
             outcomes = run_here(missing, watch=progress)
         else:
-            outcomes = run_jobs(missing, parallel=plan.parallel, watch=progress)
+            outcomes = run_jobs(missing, parallel=parallel, watch=progress)
     return {name: reason for name, reason in outcomes.items() if reason is not None}

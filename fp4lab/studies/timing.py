@@ -24,6 +24,7 @@ from fp4lab.train.update import Updater
 from fp4lab.train.world import choose_device, join
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 30
+BUDGET_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def step_times(
     steps: Mapping[str, Callable[[int], object]],
     baseline: str,
     *,
-    budget_s: float = 10.0,
+    budget_s: float = BUDGET_S,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, StepTime]:
     """Time `steps[name](round)`, each one training step, against `steps[baseline]`.
@@ -55,6 +56,11 @@ def step_times(
         rounds.append({name: _time(step, len(rounds) + 1, clock) for name, step in steps.items()})
     return {name: _summary([r[name] for r in rounds], [r[baseline] for r in rounds])
             for name in steps}  # fmt: skip
+
+
+def expected_seconds(round_s: float) -> float:
+    """How long timing takes if a round takes so long."""
+    return round_s + max(LEAST_ROUNDS * round_s, min(MOST_ROUNDS * round_s, BUDGET_S))
 
 
 def _time(step: Callable[[int], object], index: int, clock: Callable[[], float]) -> float:
@@ -80,7 +86,7 @@ def time_recipes(
     baseline: str,
     config: FitConfig,
     *,
-    budget_s: float = 10.0,
+    budget_s: float = BUDGET_S,
 ) -> dict[str, StepTime]:
     """Time whole updates (forward, backward, clipping, optimizer) of new models under `recipes`."""
     device = choose_device(config.device)

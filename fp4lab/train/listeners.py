@@ -92,7 +92,7 @@ class PlainLines:
         done, seconds = step - self._first[0], now - self._first[1]
         if done == 0 or step == self.steps:
             return text
-        return f"{text}  {_clock(seconds / done * (self.steps - step))} left"
+        return f"{text}  {clock(seconds / done * (self.steps - step))} left"
 
 
 def tensorboard(folder: Path) -> Listener:
@@ -134,7 +134,12 @@ def _line(event: Event) -> str | None:
     return None
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours if there are any.
+
+    >>> clock(61.2), clock(3600)
+    ('1:01', '1:00:00')
+    """
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -6,6 +6,7 @@ import dataclasses
 import html
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -88,6 +89,8 @@ def test_a_module_of_ones_own(tmp_path: Path) -> None:
     found, said = quietly(out=tmp_path, recipes=["bf16", "nvfp4_base", "mxfp4"])
     assert "one run after another in this process" in said
     assert "lambda" in said
+    assert re.search(r"timing the recipes in turn, for about \d s\n", said)
+    assert said.splitlines()[-1] == f"report: {found.report}"
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary == json.loads(json.dumps(dataclasses.asdict(found.summary)))
     assert summary["baseline"] == "bf16"

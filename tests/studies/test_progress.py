@@ -59,7 +59,7 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
     out = io.StringIO()
     jobs = jobs_in(tmp_path)
     write(jobs[0], line(20))  # from an earlier start: no part of the speed
-    with RunsProgress(jobs, console=Console(file=out, width=200)) as shown:
+    with RunsProgress(jobs, parallel=2, console=Console(file=out, width=200)) as shown:
         clock[0] += 5
         shown.poll()
         write(jobs[0], line(20) + line(60, 1.25))
@@ -69,13 +69,29 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
         clock[0] += 10
         shown.poll()
     assert out.getvalue().splitlines() == [
-        "2 runs, 200 steps in all",
-        # 40 steps in the 5 s since the first poll, 140 left
-        "10 s | bf16-seed0 60/100 loss 1.250 | 0:18 left",
+        "2 runs, 2 at a time, 200 steps: bf16-seed0, nvfp4-seed0",
+        # 40 steps in the 5 s since the poll before; the other run's 100 take 12.5 s
+        "10 s | bf16-seed0 60/100 loss 1.250 | 0:12 left",
         "nvfp4-seed0 failed: NaN [at] step 3",
-        # 40 steps in 15 s, 40 left, the failed run's do not count
-        "20 s | bf16-seed0 60/100 loss 1.250 | 0:15 left",
+        # 40 steps to go, and nothing to expect of the run that failed
+        "20 s | bf16-seed0 60/100 loss 1.250 | 0:05 left",
     ]
+
+
+def test_the_last_run_to_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five runs of 100 steps, two at a time, one of them half as fast: not all cores stay busy."""
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    jobs = [Job(name, tmp_path / name, tmp_path / "log", FakeWork(), 100, 1) for name in "abcde"]
+    out = io.StringIO()
+    with RunsProgress(jobs, parallel=2, console=Console(file=out, width=200)) as shown:
+        for seconds in (5, 10):
+            clock[0] = 100.0 + seconds
+            write(jobs[0], "".join(line(step) for step in range(10 * seconds + 1)))
+            write(jobs[1], "".join(line(step) for step in range(5 * seconds + 1)))
+            shown.poll()
+    # a is done and b has 10 s to go; c and e, at 0.15 s a step, take 30 s, b and d 25 s
+    assert out.getvalue().splitlines()[-1] == "10 s | b 50/100 loss 1.500 | 0:30 left"
 
 
 def test_a_run_that_goes_back_to_its_checkpoint(
@@ -106,7 +122,7 @@ def test_a_notebook_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.stderr", out)
     with RunsProgress(jobs_in(tmp_path)) as shown:
         shown.poll()
-    assert out.getvalue() == "2 runs, 200 steps in all\n"
+    assert out.getvalue() == "2 runs, 1 at a time, 200 steps: bf16-seed0, nvfp4-seed0\n"
 
 
 def test_progress_that_cannot_be_shown_ends_nothing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fp4lab.studies.timing import LEAST_ROUNDS, MOST_ROUNDS, step_times
+from fp4lab.studies.timing import BUDGET_S, LEAST_ROUNDS, MOST_ROUNDS, expected_seconds, step_times
 
 
 class Bench:
@@ -42,6 +42,9 @@ def test_slow_steps_stop_at_the_budget() -> None:
     times = step_times(bench.steps, "bf16", budget_s=2020.0, clock=bench.clock)
     # warm-up takes 2000 s; rounds of about 2.2, 2.4, ... s fill the remaining 20
     assert LEAST_ROUNDS < times["bf16"].rounds < MOST_ROUNDS
+    assert expected_seconds(2.0) == 2.0 + BUDGET_S
+    assert expected_seconds(100.0) == 100.0 * (1 + LEAST_ROUNDS)
+    assert expected_seconds(0.01) == 0.01 * (1 + MOST_ROUNDS)
     bench = Bench(bf16=1.0, nvfp4=1.0)
     assert step_times(bench.steps, "bf16", budget_s=0.0, clock=bench.clock)["bf16"].rounds == (
         LEAST_ROUNDS
