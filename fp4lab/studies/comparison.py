@@ -209,8 +209,11 @@ def _recipes(chosen: Sequence[str | Recipe]) -> dict[str, Recipe]:
             raise InputError(f"recipes has {name!r} twice; give each a name of its own")
         if not name.isprintable() or set(name) & set('/\\:*?"<>|') or name.startswith("."):
             raise InputError(f"recipes has {name!r}, which cannot name a folder; rename it")
-    if not found:
-        raise InputError("recipes is empty; give at least a baseline")
+    if len(found) < 2:
+        other = "nvfp4" if names == ["bf16"] else "bf16"
+        raise InputError(
+            f"recipes={','.join(names)!r} leaves nothing to compare; give two or more, add {other}"
+        )
     return dict(zip(names, found, strict=True))
 
 

@@ -127,7 +127,7 @@ def _line(event: Event) -> str | None:
     if event["kind"] == "eval":
         bits = f"  {event['bits_per_byte']:.4f} bits/byte" if "bits_per_byte" in event else ""
         return f"step {step}: held-out loss {event['loss']:.4f}{bits}"
-    if event["kind"] == "notice":
+    if event["kind"] in {"begin", "notice"}:
         return str(event["text"])
     if event["kind"] == "end" and event["reason"] not in {"finished", "non-finite"}:
         return f"step {step}: stopped by {event['reason']}; the same command goes on from here"

@@ -55,10 +55,10 @@ def fit(
     """Train a task under a precision recipe, or go on with the run in `folder`.
 
     `recipe=None` trains the model as it is. `on_event` gets, in this process, every line of
-    metrics.jsonl and besides {"kind": "checkpoint", "step", "path"} and more of {"kind": "notice",
-    "step", "text"}; under torchrun only rank 0 writes and reports. A finished run returns its
-    result at once. SIGTERM, Ctrl-C and `config.time_limit` save a checkpoint and return with
-    `finished=False`.
+    metrics.jsonl and besides {"kind": "begin", "step", "text"}, {"kind": "checkpoint", "step",
+    "path"} and more of {"kind": "notice", "step", "text"}; under torchrun only rank 0 writes and
+    reports. A finished run returns its result at once. SIGTERM, Ctrl-C and `config.time_limit` save
+    a checkpoint and return with `finished=False`.
 
     Raises InputError if the folder holds another run or another process trains there, OSError if it
     cannot be written, and NonFiniteError, with step, layer and tensor, before a NaN or an infinity
@@ -133,6 +133,7 @@ class _Run:
             return self._train()
 
     def _train(self) -> FitResult:
+        self._report({"kind": "begin", "step": self.step, "text": self._what()})
         self._restore()
         if self.world.rank == 0:
             self.log = MetricsFile(self.folder / METRICS, step=self.step)
@@ -153,6 +154,12 @@ class _Run:
         if result.finished and self.world.rank == 0:
             result.save()
         return result
+
+    def _what(self) -> str:
+        model, conversion = self.forward.model, self.forward.precision.report
+        size = sum(parameter.numel() for parameter in model.parameters())
+        numerics = "no recipe" if conversion is None else conversion.summary
+        return f"{self.folder}: {size:,} parameters, {numerics}"
 
     def _loop(self) -> str:
         config, stop = self.config, self.stop

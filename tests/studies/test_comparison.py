@@ -306,9 +306,7 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
         "that, given": {"validation": [classified_batch(index) for index in range(6, 14)]},
     }
     losses = [
-        quietly(out=tmp_path / name, loss=loss, recipes=["bf16"], **arguments)[0]
-        .summary.recipes["bf16"]
-        .val_loss
+        quietly(out=tmp_path / name, loss=loss, **arguments)[0].summary.recipes["bf16"].val_loss
         for name, arguments in ends.items()
     ]
     assert losses[0] == losses[1] != losses[2] == losses[3]
@@ -319,7 +317,9 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
     [
         ({"recipes": ["bf16", "nvfp5"]}, "'nvfp5' is not known"),
         ({"recipes": "bf16"}, "recipes='bf16' is one name"),
-        ({"recipes": []}, "recipes is empty"),
+        ({"recipes": []}, "recipes='' leaves nothing to compare; .* add bf16"),
+        ({"recipes": ["nvfp4"]}, "recipes='nvfp4' leaves nothing to compare; .* add bf16"),
+        ({"recipes": ["bf16"]}, "recipes='bf16' leaves nothing to compare; .* add nvfp4"),
         ({"recipes": ["bf16", "bf16"]}, "'bf16' twice"),
         ({"recipes": [Recipe(name="a/b", linear=LinearRecipe())]}, "cannot name a folder"),
         ({"baseline": "fp8_block"}, "baseline='fp8_block' is none of the recipes"),
@@ -338,8 +338,14 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
         ({"config": dataclasses.replace(CONFIG, device="cuda")}, "device='cuda' is not available"),
         ({"recipes": ["bf16", MISFIT]}, "recipe 'misfit' cannot train this model: layer '0'.*128"),
         ({"recipes": ["bf16", "nvfp4_last4"]}, "recipe 'nvfp4_last4' cannot train this model"),
-        ({"recipes": [get("bf16").switch(MISFIT, at=5)]}, "recipe 'bf16' cannot train.*128"),
-        ({"recipes": [get("bf16").switch(MISFIT, at="decay")]}, "recipe .bf16. cannot train.*128"),
+        (
+            {"recipes": [get("bf16").switch(MISFIT, at=5), "mxfp4"]},
+            "recipe 'bf16' cannot train.*128",
+        ),
+        (
+            {"recipes": [get("bf16").switch(MISFIT, at="decay"), "mxfp4"]},
+            "recipe 'bf16' cannot train.*128",
+        ),
     ],
 )
 def test_bad_arguments_leave_no_folder(
@@ -352,7 +358,7 @@ def test_bad_arguments_leave_no_folder(
 
 
 def test_a_switch_after_the_last_step_need_not_fit(tmp_path: Path) -> None:
-    found, _ = quietly(out=tmp_path, recipes=[get("bf16").switch(MISFIT, at=6)])
+    found, _ = quietly(out=tmp_path, recipes=[get("bf16").switch(MISFIT, at=6), "mxfp4"])
     assert found.summary.recipes["bf16"].failed == ()
 
 
@@ -372,7 +378,7 @@ def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
             messages.append(str(error.value))
         return classified_batch(index)
 
-    quietly(out=tmp_path, batches=nested, recipes=["bf16"])
+    quietly(out=tmp_path, batches=nested)
     assert "is in use by a comparison that is still going" in messages[0]
 
 
@@ -405,7 +411,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
         "from study_fakes import build_classifier, classified_batch\n"
         "from fp4lab.studies import compare\n"
         "from fp4lab.train.config import FitConfig\n"
-        "compare(build_classifier, classified_batch, ['bf16'], steps=2, out=sys.argv[1])\n"
+        "compare(build_classifier, classified_batch, ['bf16', 'nvfp4'], steps=2, out=sys.argv[1])\n"
     )
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "out")],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 
 from fp4lab.errors import InputError, NonFiniteError
 from fp4lab.optim import build_optimizer
+from fp4lab.recipes import get
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train.config import FitConfig
 from fp4lab.train.evaluation import evaluate
 from fp4lab.train.folder import FitResult
+from fp4lab.train.listeners import PlainLines
 from fp4lab.train.loop import fit
 from fp4lab.train.metrics import Event
 
@@ -197,6 +200,19 @@ def test_a_damaged_newest_checkpoint_costs_only_time(
     assert "resumed from" in notices[1]
     assert "step-00000004" in notices[1]
     assert_same_run(tmp_path / "whole", tmp_path / "cut", lines)
+
+
+def test_a_run_says_first_what_it_trains(
+    small_task: Any, fit_config: FitConfig, tmp_path: Path
+) -> None:
+    events: list[Event] = []
+    config = dataclasses.replace(fit_config, ragged="pad")
+    fit(small_task(), recipe=get("nvfp4"), config=config, folder=tmp_path, on_event=events.append)
+    text = f"{tmp_path}: 65 parameters, recipe nvfp4: 2 converted"
+    assert events[0] == {"kind": "begin", "step": 0, "text": text}
+    shown = io.StringIO()
+    PlainLines(1, shown)(events[0])
+    assert shown.getvalue() == f"{text}\n"
 
 
 def test_a_finished_run_is_not_run_again(
