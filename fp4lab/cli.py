@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -30,6 +32,7 @@ STATUSES = {
     5: "compared, but without the runs that failed",
     130: "interrupted",
 }
+NARROWEST = 20
 OK, BAD_INPUT, NON_FINITE, INTERRUPTED = 0, 2, 3, 130
 Arguments = TypeVar("Arguments")
 
@@ -50,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    # On a terminal narrower than its indentation, the text of a help never ends.
+    if shutil.get_terminal_size().columns < NARROWEST:
+        os.environ["COLUMNS"] = str(NARROWEST)
     if words[:1] == ["--version"]:
         print(f"fp4lab {__version__}")
         return OK

@@ -69,6 +69,8 @@ def test_the_start_is_light() -> None:
             [*FILLS_NO_BLOCK, "--recipe", "late.toml", "--steps", "3"],
             "recipe 'bf16' cannot train this model: layer ",
         ),
+        (["train", "--data.source", " "], "data.source=' ' names nothing; give 'stdlib' or"),
+        (["compare", "--data", ""], "data.source='' names nothing; give 'stdlib' or"),
         (["eval"], "Missing from fp4lab eval"),
         (["eval", "/absent"], "checkpoint=/absent does not exist"),
     ],
@@ -154,6 +156,17 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         cli.main(["train"])
 
 
+@pytest.mark.parametrize("columns", ["1", "5"])
+def test_help_on_a_terminal_that_is_too_narrow(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rich would go on wrapping it for ever."""
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "--help"])
+    assert "--recipes" in capsys.readouterr().out
+
+
 def test_help_of_a_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main(["train", "--help"])
@@ -161,3 +174,4 @@ def test_help_of_a_command_names_its_options(capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     for option in ("--out", "--config", "--recipe", "--steps", "--optim.learning-rate"):
         assert option in text
+    assert "torchrun --nproc-per-node N -m fp4lab train --microbatches N" in " ".join(text.split())

@@ -27,7 +27,8 @@ class TrainArguments:
     """Train a language model under a precision recipe.
 
     If the run's folder holds the same run, it goes on from its newest checkpoint.
-    torchrun -m fp4lab train ... uses several processes.
+    torchrun --nproc-per-node N -m fp4lab train --microbatches N ... uses N processes; the number of
+    microbatches must be a multiple of N.
     """
 
     config: Path | None = None

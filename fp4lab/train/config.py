@@ -121,6 +121,11 @@ class DataConfig:
     """Held-out windows in one evaluation, spread evenly; None takes about 49,000 tokens."""
 
     def __post_init__(self) -> None:
+        if not self.source.strip():
+            # As a path it would be the whole current folder.
+            raise InputError(
+                f"data.source={self.source!r} names nothing; give 'stdlib' or a folder of text"
+            )
         _at_least("data.sequence_length", self.sequence_length, 1)
         if self.eval_windows is not None:
             _at_least("data.eval_windows", self.eval_windows, 1)

@@ -39,8 +39,8 @@ class World:
         """The microbatches of a step that are this rank's; they must divide evenly."""
         if microbatches % self.size:
             raise InputError(
-                f"microbatches={microbatches} cannot be shared by {self.size} processes; "
-                "make it a multiple of their number"
+                f"microbatches={microbatches} cannot be shared by {self.size} processes; make it a "
+                f"multiple of their number, as by --microbatches {self.size}"
             )
         each = microbatches // self.size
         return range(self.rank * each, (self.rank + 1) * each)
