@@ -34,9 +34,7 @@ except NonFiniteError as error:
 def test_microbatches_are_shared_in_order() -> None:
     shares = [World(rank, 3, CPU).share(6) for rank in range(3)]
     assert [list(share) for share in shares] == [[0, 1], [2, 3], [4, 5]]
-    with pytest.raises(
-        InputError, match=r"microbatches=4 .* 3 processes; .* --microbatches 3"
-    ):
+    with pytest.raises(InputError, match=r"microbatches=4 .* 3 processes; .* --microbatches 3"):
         World(0, 3, CPU).share(4)
 
 
