@@ -8,28 +8,28 @@
 True
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from fp4lab import formats, nn, recipes
+from fp4lab.errors import InputError, NonFiniteError
+from fp4lab.functional import (
+    Error,
+    cast,
+    dequantize,
+    error,
+    fake_quantize,
+    noise_state,
+    quantize,
+    scaled_matmul,
+    swizzle_128x4,
+    unswizzle_128x4,
+)
+from fp4lab.kernels.native import backend
+from fp4lab.nn import convert, set_recipe, set_step, unconvert
+from fp4lab.tensor import QuantizedTensor, load, save
+
 if TYPE_CHECKING:
-    from fp4lab import formats, nn, recipes
-    from fp4lab.errors import InputError, NonFiniteError
-    from fp4lab.functional import (
-        Error,
-        cast,
-        dequantize,
-        error,
-        fake_quantize,
-        noise_state,
-        quantize,
-        scaled_matmul,
-        swizzle_128x4,
-        unswizzle_128x4,
-    )
-    from fp4lab.kernels.native import backend
-    from fp4lab.nn.convert import convert, set_recipe, set_step, unconvert
     from fp4lab.studies import compare
-    from fp4lab.tensor import QuantizedTensor, load, save
 
 __version__ = "0.1.0"
 
@@ -61,41 +61,14 @@ __all__ = [
 ]
 
 
-#: where a name is, if it is no module of its own
-_HOMES = {
-    "errors": ("InputError", "NonFiniteError"),
-    "functional": (
-        "Error",
-        "cast",
-        "dequantize",
-        "error",
-        "fake_quantize",
-        "noise_state",
-        "quantize",
-        "scaled_matmul",
-        "swizzle_128x4",
-        "unswizzle_128x4",
-    ),
-    "kernels.native": ("backend",),
-    "nn": ("convert", "set_recipe", "set_step", "unconvert"),
-    "studies": ("compare",),
-    "tensor": ("QuantizedTensor", "load", "save"),
-}
-
-
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    # Each is imported where it is asked for: torch takes a second, which the command line should
-    # not spend before it can answer `--help` or Ctrl-C.
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"fp4lab.{home}"), name)
-    try:
-        return importlib.import_module(f"fp4lab.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"fp4lab.{name}":
-            raise
+    # training needs more libraries than quantizing does: they are imported where it is asked for
+    if name == "compare":
+        from fp4lab.studies import compare
+
+        return compare
     raise AttributeError(f"module 'fp4lab' has no attribute {name!r}")
