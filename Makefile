@@ -34,7 +34,6 @@ venv:
 
 demo: venv
 	@$(BIN)/fp4lab compare --out $(DEMO)
-	@echo 'report: $(abspath $(DEMO))/report.html'
 
 test: venv
 	$(call step,quick tests,$(BIN)/pytest -n $(WORKERS) -m "$(QUICK)" --durations 5 --durations-min 1)

@@ -22,13 +22,6 @@ def test_readme_leads_with_the_two_commands() -> None:
     assert commands == ["make demo", "make test"]
 
 
-def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("fp4lab.functional", reason="fp4lab.functional is not there yet")
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    exec(compile(example, "README.md", "exec"), {})
-    assert capsys.readouterr().out
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
