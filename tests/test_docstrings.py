@@ -25,9 +25,9 @@ _MEMBERS = "an enum whose members explain themselves"
 #: what needs no example of its own, and why
 WITHOUT_EXAMPLE = {
     "fp4lab.errors.NonFiniteError": "raised by a whole training run only",
-    "fp4lab.formats.blocks.BlockScale": _MEMBERS,
-    "fp4lab.formats.blocks.Level": _MEMBERS,
-    "fp4lab.formats.blocks.Selection": _MEMBERS,
+    "fp4lab.formats.scaling.BlockScale": _MEMBERS,
+    "fp4lab.formats.scaling.Level": _MEMBERS,
+    "fp4lab.formats.scaling.Selection": _MEMBERS,
     "fp4lab.formats.elements.Specials": _MEMBERS,
     "fp4lab.functional.measures.Error": "explained field by field; `compare` and `error` show it",
     "fp4lab.instruments.error_rows.OperandError": "a row that `gemm_errors` makes and shows",

@@ -3,14 +3,7 @@
 Pure data and derived properties; nothing here touches a tensor.
 """
 
-from fp4lab.formats.blocks import (
-    WHOLE,
-    BlockFormat,
-    BlockScale,
-    Level,
-    ScaleRule,
-    Selection,
-)
+from fp4lab.formats.blocks import WHOLE, BlockFormat
 from fp4lab.formats.elements import (
     BF16 as BF16_ELEMENT,
 )
@@ -35,6 +28,7 @@ from fp4lab.formats.elements import (
     FP16 as FP16_ELEMENT,
 )
 from fp4lab.formats.rounding import Overflow, Rounding, Ties
+from fp4lab.formats.scaling import BlockScale, Level, ScaleRule, Selection
 from fp4lab.formats.table import (
     BF16,
     FP8_1X128_E4M3,

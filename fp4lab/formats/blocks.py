@@ -3,18 +3,7 @@
 A block format says what a *tensor* becomes: an element type, the tile that shares one block scale,
 how that scale is stored and computed, and whether a second scale covers the tensor or each row.
 Everything numeric in which published tools differ is a field, so that no default hides a choice.
-
-The two scale arithmetics, all in float32 and in this order (`M` = largest element, `C` = scale cap,
-`A` = amax of the tensor or row, `a` = amax of the block, `min(., FLT_MAX)` where it can overflow):
-
-    two level   S = C*M / A  (1 where that is 0);  D = 1 / S
-                s = round(a * (S * fl(1/M)))       BlockScale.FOLDED   Transformer Engine NVFP4
-                s = round((a / M) * S)             BlockScale.DIVIDED  its 4-over-6 mode
-                e = 1 / (s * D);                   elements are round(x * e)
-    power of 2  s = 2^k by `ScaleRule`; e = 2^-k   OCP MX
-    encode      e = M / a; s = 1 / e               FP8 with float32 scales (Transformer Engine)
-
-Sources: arXiv 2509.25149 section 2 and appendix; OCP MX v1.0; Transformer Engine's references.
+`scaling.py` states the arithmetic.
 """
 
 from __future__ import annotations
@@ -23,83 +12,14 @@ import dataclasses
 import math
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
 from fp4lab.errors import InputError, expect
 from fp4lab.formats.elements import FP32, ElementType, Specials, compute_properties
 from fp4lab.formats.rounding import Overflow, Ties
+from fp4lab.formats.scaling import BlockScale, Level, ScaleRule, Selection
 from fp4lab.specs.plain import repr_without_defaults
-
-
-class ScaleRule(IntEnum):
-    """How the ideal block scale amax/M becomes a stored one.
-
-    All but NEAREST give powers of two. Below, `emax` is the exponent of the largest element.
-
-    Members:
-        NEAREST: to the nearest value of the scale type, halves as the format's `scale_ties`
-            says
-        FLOOR: 2^(floor(log2 amax) - emax): OCP MX v1.0; clips values above M (E2M1: 6 to 8
-            times 2^k)
-        CEIL: 2^(ceil(log2 amax) - emax)
-        ROUND_UP: the smallest power of two that is at least amax/M: nothing is clipped (cuBLAS,
-            2506.08027)
-        EVEN: as FLOOR after amax is rounded to the element's mantissa width
-
-    >>> import torch, fp4lab
-    >>> formats = [fp4lab.formats.MXFP4.replace(scale_rule=rule) for rule in ScaleRule]
-    >>> [fp4lab.fake_quantize(torch.full((32,), 7.0), fmt)[0].item() for fmt in formats]
-    [6.0, 6.0, 8.0, 8.0, 8.0]
-    """
-
-    NEAREST = 0
-    FLOOR = 1
-    CEIL = 2
-    ROUND_UP = 3
-    EVEN = 4
-
-
-class BlockScale(IntEnum):
-    """Order of operations by which a block scale is computed.
-
-    `M` is the element that a block's amax maps to, `S` the second level's encode scale (1 without).
-
-    Members:
-        FOLDED: round(amax * (S * fl(1/M))), Transformer Engine's NVFP4
-        DIVIDED: round((amax / M) * S), its 4-over-6 mode
-        POWER_OF_TWO: 2^k by the `ScaleRule`, OCP MX
-        ENCODE: the reciprocal of M / amax in float32, FP8 with float32 scales
-    """
-
-    FOLDED = 0
-    DIVIDED = 1
-    POWER_OF_TWO = 2
-    ENCODE = 3
-
-
-class Level(IntEnum):
-    """What the second-level scale covers: nothing (there is none), the tensor, or each row."""
-
-    NONE = 0
-    TENSOR = 1
-    ROW = 2
-
-
-class Selection(IntEnum):
-    """4-over-6: which error decides whether a block's amax maps to 6 or to 4 (arXiv 2512.02010).
-
-    Members:
-        NONE: every block's amax maps to the largest element
-        MAE: the smaller sum of absolute errors
-        MSE: the smaller sum of squared errors
-    """
-
-    NONE = 0
-    MAE = 1
-    MSE = 2
-
 
 #: as a side of `block`: the whole extent of the tensor
 WHOLE = 0

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from fp4lab.errors import InputError, unknown
 from fp4lab.formats import elements as e
-from fp4lab.formats.blocks import (
-    WHOLE,
-    BlockFormat,
-    BlockScale,
-    Level,
-    ScaleRule,
-    Selection,
-)
+from fp4lab.formats.blocks import WHOLE, BlockFormat
 from fp4lab.formats.rounding import Overflow
+from fp4lab.formats.scaling import BlockScale, Level, ScaleRule, Selection
 
 _FORMATS: dict[str, BlockFormat] = {}
 

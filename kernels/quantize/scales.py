@@ -1,6 +1,6 @@
 """Block scales: from the largest magnitudes to stored scales and element multipliers.
 
-`fp4lab.formats.blocks` states the arithmetic; here each branch is that text in float32. Everything
+`fp4lab.formats.scaling` states the arithmetic; here each branch is that text in float32. Everything
 is computed without a graph. NaN travels: a NaN in a block makes its scale NaN, a NaN in the tensor
 makes the tensor scale NaN.
 """

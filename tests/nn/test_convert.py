@@ -513,56 +513,6 @@ def test_the_report_says_where_dgrad_has_another_weight() -> None:
     assert "anew" not in convert(model, recipes.get("nvfp4")).summary
 
 
-def pair() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(32, 32),
-        nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32)),
-    )
-
-
-def noise_names(model: nn.Module) -> list[str]:
-    return [m.layer_name for m in model.modules() if isinstance(m, Linear)]
-
-
-def test_a_part_converted_before_gets_the_names_of_the_whole():
-    """Two layers with one name would round alike, and rules would miss their layers."""
-    model = pair()
-    convert(model[1], recipes.get("nvfp4"))
-    assert noise_names(model) == ["0", "1"]
-    convert(model, recipes.get("nvfp4"))
-    assert noise_names(model) == ["0", "1.0", "1.1"]
-    separately = pair()
-    convert(separately[0], recipes.get("nvfp4"))
-    convert(separately[1], recipes.get("nvfp4"))
-    convert(separately, recipes.get("nvfp4"))
-    assert noise_names(separately) == ["0", "1.0", "1.1"]
-
-
-def test_a_part_and_a_wrapper_keep_the_names_of_the_whole():
-    model = pair()
-    convert(model, recipes.get("nvfp4"))
-    convert(model[1], recipes.get("mxfp4"))
-    assert noise_names(model) == ["0", "1.0", "1.1"]
-    wrapper = nn.ModuleDict({"module": model})
-    assert set_recipe(wrapper, recipes.get("bf16")).names("updated") == ("0", "1.0", "1.1")
-    assert noise_names(model) == ["0", "1.0", "1.1"]
-
-
-def test_layers_made_by_hand_get_names_of_their_own():
-    model = nn.Sequential(Linear(32, 32), Linear(32, 32))
-    convert(model, recipes.get("nvfp4"))
-    assert noise_names(model) == ["0", "1"]
-
-
-def test_a_layer_parametrized_after_its_conversion_is_not_turned_back():
-    model = pair()
-    convert(model, recipes.get("nvfp4"))
-    nn.utils.parametrizations.weight_norm(model[1][0])
-    with pytest.raises(InputError, match=r"layer '1\.0' has become a ParametrizedLinear"):
-        unconvert(model)
-    assert noise_names(model) == ["0", "1.0", "1.1"]
-
-
 def test_a_complex_weight_is_not_converted():
     model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32, dtype=torch.cfloat))
     report = convert(model, recipes.get("nvfp4"))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fp4lab.errors import InputError, NonFiniteError
+from fp4lab.errors import InputError
 from fp4lab.optim import build_optimizer
 from fp4lab.recipes import get
 from fp4lab.train import checkpoint as checkpoints
@@ -321,101 +321,6 @@ def test_a_time_limit_makes_progress_and_is_not_part_of_the_run(
     assert_same_run(tmp_path / "whole", tmp_path / "cut", lines)
 
 
-def test_a_nan_stops_before_a_weight_changes(
-    small_task: Any, fit_config: FitConfig, tmp_path: Path, lines: Lines
-) -> None:
-    # Batch 13 is microbatch 1 of the seventh step.
-    with pytest.raises(NonFiniteError) as caught:
-        run(small_task(poisoned=13), fit_config, tmp_path / "bad")
-    message = str(caught.value)
-    assert "step 7: loss=nan" in message
-    assert "first non-finite: layer '(model)', input (NaN), in microbatch 1" in message
-    assert "\n" not in message
-    assert lines(tmp_path / "bad")[-1]["reason"] == "non-finite"
-    # What was saved before is whole: cured, the run goes on to the bits of one never poisoned.
-    assert run(small_task(), fit_config, tmp_path / "bad").finished
-    run(small_task(), fit_config, tmp_path / "good")
-    assert_same_run(tmp_path / "good", tmp_path / "bad", lines)
-
-
-def test_a_gradient_that_overflows_names_layer_and_tensor(
-    small_task: Any, fit_config: FitConfig, tmp_path: Path
-) -> None:
-    class Steep(small_task):  # type: ignore[misc]
-        def build_model(self) -> nn.Module:
-            first, second = nn.Linear(4, 8), nn.Linear(8, 1)
-            with torch.no_grad():
-                second.weight.fill_(3e38)
-                first.weight.zero_()
-                first.bias.zero_()
-            return nn.Sequential(first, second)
-
-        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-            result: Tensor = model(batch[0]).sum() * 10
-            return result
-
-    with pytest.raises(NonFiniteError, match=r"layer '1', gradient of the input \(Inf\)"):
-        run(Steep(), fit_config, tmp_path)
-
-
-def test_an_overflow_of_the_norm_alone_is_told_apart(
-    small_task: Any, fit_config: FitConfig, tmp_path: Path
-) -> None:
-    class Huge(small_task):  # type: ignore[misc]
-        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-            return model.get_parameter("4.weight").sum() * 1e38
-
-    with pytest.raises(NonFiniteError, match=r"the norm itself; .* is that of '4.weight'"):
-        run(Huge(), fit_config, tmp_path)
-
-
-def test_weights_broken_by_the_update_are_not_saved(
-    small_task: Any, fit_config: FitConfig, tmp_path: Path
-) -> None:
-    optim = dataclasses.replace(
-        fit_config.optim, learning_rate=3e38, schedule="constant", warmup_fraction=0.0
-    )
-    config = dataclasses.replace(fit_config, optim=optim, checkpoint_every=1, eval_every=100)
-    with pytest.raises(NonFiniteError, match=r"step 1: the update made parameter '0.weight'"):
-        run(small_task(), config, tmp_path)
-    assert checkpoints.available(tmp_path / "checkpoints") == []
-
-
-@pytest.mark.parametrize("death", [(5, "notice"), (9, "train")])
-def test_gradients_that_all_vanish_are_told_once_a_run(
-    small_task: Any, fit_config: FitConfig, tmp_path: Path, lines: Lines, death: tuple[int, str]
-) -> None:
-    class Vanishing(small_task):  # type: ignore[misc]
-        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-            # Batches 8 and 9 are the fifth step's; the other steps that vanish come after it.
-            seen = batch[0].sum()
-            late = any(torch.equal(seen, self.batch(i)[0].sum()) for i in (8, 9, 14, 15, 22, 23))
-            loss: Tensor = super().loss(model, batch)
-            return 0.0 * loss if late else loss
-
-    events: list[Event] = []
-    run(Vanishing(), fit_config, tmp_path / "whole", on_event=events.append)
-    written = lines(tmp_path / "whole")
-    assert [e["step"] for e in written if e.get("grad_norm") == 0.0] == [5, 8, 12]
-    (notice,) = (event for event in written if event["kind"] == "notice")
-    assert notice in events
-    assert notice["step"] == 5
-    assert notice["text"].startswith("step 5: the gradient norm is exactly zero, so the model")
-    assert "check that the loss depends on the parameters" in notice["text"]
-    with pytest.raises(DeathError):
-        run(Vanishing(), fit_config, tmp_path / "cut", on_event=dying_at(*death))
-    run(Vanishing(), fit_config, tmp_path / "cut")
-    assert_same_run(tmp_path / "whole", tmp_path / "cut", lines)
-
-
-def test_a_nan_in_held_out_data_is_named(
-    small_task: Any, fit_config: FitConfig, tmp_path: Path
-) -> None:
-    message = r"step 5: held-out batch 1 has no finite loss; .*layer '\(model\)', input \(NaN\)"
-    with pytest.raises(NonFiniteError, match=message):
-        run(small_task(poisoned=10_001), fit_config, tmp_path)
-
-
 def test_global_state_is_put_back(
     small_task: Any, fit_config: FitConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,36 +344,6 @@ def test_by_default_a_run_has_one_thread(small_task: Any, tmp_path: Path) -> Non
         torch.set_num_threads(before)
     record = json.loads((tmp_path / "environment.json").read_text())
     assert record["environment"]["threads"] == 1
-
-
-def test_evaluate_repeats_the_number_of_the_run(
-    counted_task: Any, fit_config: FitConfig, tmp_path: Path, lines: Lines
-) -> None:
-    config = dataclasses.replace(fit_config, checkpoint_every=5, keep_checkpoints=9)
-    run(counted_task(), config, tmp_path)
-    evals = {e["step"]: e for e in lines(tmp_path) if e["kind"] == "eval"}
-    for step in (5, 10, 12):
-        path = tmp_path / "checkpoints" / f"step-{step:08d}"
-        found = evaluate(path, task=counted_task(), device="cpu")
-        assert (found.step, found.loss) == (step, evals[step]["loss"])
-        assert found.bits_per_byte == evals[step]["bits_per_byte"]
-    assert evaluate(tmp_path, task=counted_task(), device="cpu").step == 12
-    with pytest.raises(InputError, match="the text has sha256 bbbbbbbbbbbb"):
-        evaluate(tmp_path, task=counted_task(data="b" * 64), device="cpu")
-
-
-def test_evaluate_says_what_is_missing(
-    small_task: Any, fit_config: FitConfig, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="does not exist"):
-        evaluate(tmp_path / "absent")
-    with pytest.raises(InputError, match="holds no checkpoint"):
-        evaluate(tmp_path)
-    run(small_task(), fit_config, tmp_path)
-    with pytest.raises(InputError, match="does not say what was trained; give task="):
-        evaluate(tmp_path)
-    with pytest.raises(InputError, match="does not exist"):
-        evaluate(tmp_path / "checkpoints" / "step-99999999", task=small_task())
 
 
 def test_compiled_run_keeps_the_names(
