@@ -190,7 +190,7 @@ class _LayerGemms:
         transform = operand.hadamard
         if transform is None:
             return stored
-        whole = gemms.complete(stored, transform, dim=dim, ragged=self.how.ragged)
+        whole = gemms.padded_to_hadamard(stored, transform, dim=dim, ragged=self.how.ragged)
         return hadamard(whole, transform.size, transform.vector, dim)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from fp4lab.errors import InputError, expect, whole
 from fp4lab.functional import check_ragged
-from fp4lab.nn.gemms import missing
+from fp4lab.nn.gemms import hadamard_padding
 from fp4lab.nn.linear import Linear
 from fp4lab.nn.report import Action, ConversionReport, Row
 from fp4lab.nn.survey import Found, survey
@@ -158,7 +158,7 @@ def _check_features(found: Found, linear: LinearRecipe, ragged: str) -> None:
         if operand.format is not None:
             rows, columns = shapes[place.tensor]
             across, along = (columns, rows) if place.transposed else (rows, columns)
-            shape = (across, along + missing(along, operand.hadamard, ragged))
+            shape = (across, along + hadamard_padding(along, operand.hadamard, ragged))
             what = f"layer {found.name!r}"
             check_ragged(shape, operand.format, operand.hadamard, ragged, what)
 

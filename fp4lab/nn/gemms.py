@@ -63,7 +63,7 @@ def prepare(
         transposed: contract x's rows instead of its columns.
     """
     transform, dim = operand.hadamard, 0 if transposed else 1
-    x = complete(x, transform, dim=dim, ragged=how.ragged)
+    x = padded_to_hadamard(x, transform, dim=dim, ragged=how.ragged)
     if operand.format is None:
         if transform is not None:
             x = ops.hadamard(x, transform.size, transform.vector, dim)
@@ -92,7 +92,7 @@ def widened(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.to(torch.float32)
 
 
-def missing(extent: int, transform: Hadamard | None, ragged: str) -> int:
+def hadamard_padding(extent: int, transform: Hadamard | None, ragged: str) -> int:
     """Zeros that a contracted axis lacks to whole Hadamard blocks; 0 where none are to be added.
 
     Both operands get them before the transform, so the product stays as it is.
@@ -100,23 +100,23 @@ def missing(extent: int, transform: Hadamard | None, ragged: str) -> int:
     return -extent % transform.size if transform is not None and ragged == "pad" else 0
 
 
-def complete(x: Tensor, transform: Hadamard | None, *, dim: int, ragged: str) -> Tensor:
+def padded_to_hadamard(x: Tensor, transform: Hadamard | None, *, dim: int, ragged: str) -> Tensor:
     """A matrix with the zeros that its contracted dimension lacks."""
-    zeros = missing(x.shape[dim], transform, ragged)
+    zeros = hadamard_padding(x.shape[dim], transform, ragged)
     if zeros == 0:
         return x
     return torch.nn.functional.pad(x, (0, zeros) if dim == 1 else (0, 0, 0, zeros))
 
 
 def product(a: Prepared, b: Prepared) -> Tensor:
-    """`a @ b^T` in float32."""
+    """`a @ b^T`."""
     alpha = epilogue_alpha(a.epilogue, b.epilogue, a.format, b.format)
     result: Tensor = ops.matmul(a.values, b.values, alpha, False)
     return result
 
 
 def forward_copy(x: Tensor, operand: Operand, how: How, *, stream: int) -> Tensor:
-    """The dequantized float32 copy of X or W that fprop multiplied."""
+    """The dequantized copy of X or W that fprop multiplied."""
     if operand.format is None:
         return widened(x)
     copy: Tensor = ops.fake_quantize(
@@ -152,15 +152,15 @@ def operand_at(stored: Tensor, place: Place, recipe: LinearRecipe, how: How) -> 
 
 
 def fprop(x_MK: Tensor, w_NK: Tensor, recipe: LinearRecipe, how: How) -> Tensor:
-    """Y_MN in float32."""
+    """Y_MN."""
     return product(operand_at(x_MK, FPROP_X, recipe, how), operand_at(w_NK, FPROP_W, recipe, how))
 
 
 def dgrad(dy_MN: Tensor, w_NK: Tensor, recipe: LinearRecipe, how: How) -> Tensor:
-    """dX_MK in float32."""
+    """dX_MK."""
     return product(operand_at(dy_MN, DGRAD_DY, recipe, how), operand_at(w_NK, DGRAD_W, recipe, how))
 
 
 def wgrad(dy_MN: Tensor, x_MK: Tensor, recipe: LinearRecipe, how: How) -> Tensor:
-    """dW_NK in float32."""
+    """dW_NK."""
     return product(operand_at(dy_MN, WGRAD_DY, recipe, how), operand_at(x_MK, WGRAD_X, recipe, how))

@@ -103,11 +103,11 @@ def _cells(rows: Iterable[Row]) -> list[tuple[str, ...]]:
 
 def _without_block(row: Row) -> Row:
     name = row.name.replace("{", "{{").replace("}", "}}")
-    if row.block is not None:
-        parts = name.split(".")
-        parts[parts.index(str(row.block))] = "{}"
-        name = ".".join(parts)
-    return replace(row, name=name, block=None)
+    parts = name.split(".")
+    if str(row.block) not in parts:  # a part of a model keeps the names of the whole
+        return replace(row, name=name, block=None)
+    parts[parts.index(str(row.block))] = "{}"
+    return replace(row, name=".".join(parts), block=None)
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -62,6 +63,8 @@ class Found:
 
 def survey(model: torch.nn.Module) -> list[Found]:
     """All linear layers and other owners of matrices in a model, in its own order."""
+    if isinstance(model, (DataParallel, DistributedDataParallel)):
+        model = model.module
     owners = _owners(model)
     attention = {
         id(module.out_proj)
@@ -69,13 +72,16 @@ def survey(model: torch.nn.Module) -> list[Found]:
         if isinstance(module, torch.nn.MultiheadAttention)
     }
     found = []
-    kept, added = _prefixes(model)
+    keeps_names = _keeps_names(model)
     for path, module in model.named_modules():
-        name = added + _clean(path).removeprefix(kept)
+        name = _clean(path)
         if isinstance(module, torch.nn.Linear):
-            layer = Layer(name, *block_position(model, path))
             obstacle = None
-            if not isinstance(module, Linear):
+            position = block_position(model, path)
+            if isinstance(module, Linear):
+                layer = Layer(module.layer_name if keeps_names else name, *position)
+            else:
+                layer = Layer(name, *position)
                 obstacle = _obstacle(module, id(module) in attention)
             note = _shared_with(module, owners)
             found.append(Found(layer.name, module, layer, obstacle, note))
@@ -84,34 +90,16 @@ def survey(model: torch.nn.Module) -> list[Found]:
     return found
 
 
-def _prefixes(model: torch.nn.Module) -> tuple[str, str]:
-    """What to take from the front of a path, and what to put there, to name layers as before.
+def _keeps_names(model: torch.nn.Module) -> bool:
+    """Whether the layers have names already: all are converted, and no two have one name.
 
-    A model that was converted may since have been wrapped (DistributedDataParallel's "module."), or
-    is a part of the converted one. Where the layers' own names are no such paths, as after a
-    conversion of parts, the paths in this model are the names.
+    So a part of a converted model keeps the names of the whole. Otherwise, as after a conversion of
+    parts, the paths in this model are the names.
     """
-    linear = {
-        _clean(path): module
-        for path, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear)
-    }
-    found = set()
-    for path, module in linear.items():
-        if isinstance(module, Linear):
-            name = module.layer_name
-            if path.endswith(name):
-                found.add((path.removesuffix(name), ""))
-            elif name.endswith(path):
-                found.add(("", name.removesuffix(path)))
-            else:
-                return "", ""
-    if len(found) != 1:
-        return "", ""
-    kept, added = found.pop()
-    whole_parts = all(not prefix or prefix.endswith(".") for prefix in (kept, added))
-    fits = whole_parts and all(path.startswith(kept) for path in linear)
-    return (kept, added) if fits else ("", "")
+    linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    names = {module.layer_name for module in linear if isinstance(module, Linear)}
+    # a layer that was converted by itself is called ""
+    return len(names) == len(linear) and ("" not in names or linear == [model])
 
 
 def block_position(model: torch.nn.Module, path: str) -> tuple[int | None, int | None]:

@@ -93,13 +93,14 @@ def _tail(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _focus(ax: Axes, tails: Tails, apart: Collection[str]) -> None:
     """Set the range by the recipes that are not `apart`, and name those that leave it."""
-    shown = [line for name in tails if name not in apart for line in tails[name]]
-    values = np.concatenate(shown or [line for lines in tails.values() for line in lines])
+    every = [line for lines in tails.values() for line in lines]
+    shown = [line for name in tails if name not in apart for line in tails[name]] or every
+    values = np.concatenate(shown)
     finite = values[np.isfinite(values)]
     if not len(finite) or finite.max() == finite.min():
         return
     ends = [float(line[-1]) for line in shown if len(line) and np.isfinite(line[-1])]
-    low, high = float(finite.min()), max(float(np.quantile(finite, SHOWN)), *ends)
+    low, high = float(finite.min()), max([float(np.quantile(finite, SHOWN)), *ends])
     margin = 0.08 * (high - low)
     low, high = low - margin, high + margin
     ax.set_ylim(low, high)

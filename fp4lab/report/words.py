@@ -94,9 +94,12 @@ def _spread(gap: float, summary: Summary) -> str:
 
 def _how_sure(summary: Summary) -> list[str]:
     """What too few seeds mean."""
-    pairs = max((r.seeds for r in summary.recipes.values() if not is_baseline(r)), default=0)
+    compared = [r for r in summary.recipes.values() if not is_baseline(r) and r.gap is not None]
+    pairs = max((recipe.seeds for recipe in compared), default=0)
     if pairs == 1:
-        return ["One seed: neither an interval nor a spread between seeds; 3 or more are needed."]
+        nothing = "neither an interval nor a spread between seeds"
+        missing = nothing if summary.spread is None else "no interval"
+        return [f"One seed: {missing}; 3 or more are needed."]
     if pairs == 2:
         from scipy.special import stdtrit
 

@@ -45,7 +45,8 @@ class Tail:
         with self._path.open("rb") as file:
             status = os.fstat(file.fileno())
             if status.st_ino != self._file_id or status.st_size < self._offset:
-                self._offset = 0  # a resumed run replaced the file
+                # a resumed run replaced the file
+                self._offset, self.step, self.loss = 0, 0, None
             self._file_id = status.st_ino
             file.seek(self._offset)
             chunk = file.read()

@@ -63,7 +63,8 @@ def _refuse_changes(plan: Plan, hashes: dict[str, str], old: ComparisonRecord) -
     if changed:
         raise InputError(
             f"out={plan.folder} holds a comparison that differs in {', '.join(changed)};"
-            " give another folder, or the old values"
+            " give another folder, or the old values (the last bits of losses differ under another"
+            " torch or on another CPU)"
         )
 
 

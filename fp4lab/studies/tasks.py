@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -120,9 +121,12 @@ def first_look(
         found = {"initial weights": _digest(forward.model.state_dict())}
         first = _same_twice("batch", lambda: task.batch(0))
         held_out = _same_twice("validation batch", lambda: next(iter(task.validation())))
-        for name, batch in (("first batch", first), ("first validation batch", held_out)):
+        for name, batch, training in (
+            ("first batch", first, True),
+            ("first validation batch", held_out, False),
+        ):
             found[name] = _digest(batch)
-            found[f"loss of the {name}"] = _loss(forward, batch, training=batch is first).hex()
+            found[f"loss of the {name}"] = _loss(forward, batch, training=training).hex()
         forward.model.train()
         on_device = to_device(first, device)
         check_recipes(forward.model, recipes, config, loss=lambda _: forward.loss(0, 0, on_device))
@@ -159,11 +163,13 @@ def _digest(value: Any) -> str:
 
 
 def _update(sha: hashlib._Hash, value: Any) -> None:
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        value = torch.from_numpy(np.ascontiguousarray(value))
     if isinstance(value, Tensor):
         tensor = value.detach().cpu().contiguous()
         sha.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         sha.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for key, entry in value.items():
             sha.update(str(key).encode())
             _update(sha, entry)

@@ -144,7 +144,7 @@ def quantize_blocks(
     x_RrCc = blocked(x_MK, fmt)
     noise = None if noise_MK is None else blocked(noise_MK, fmt)
     if fmt.block is None:
-        return Encoded(positive_nan(_round(x_RrCc, fmt, noise)), None, x_MK.new_zeros(0))
+        return Encoded(_round(x_RrCc, fmt, noise), None, x_MK.new_zeros(0))
     block_amax = amax_of_blocks(x_RrCc)
     if amax is None:
         amax = tensor_amax(block_amax, fmt)
@@ -155,7 +155,7 @@ def quantize_blocks(
     else:
         scales = block_scales(block_amax, outer, fmt)
         values, decode_R1C1 = _scaled(x_RrCc, scales, fmt, noise), scales.decode
-    return Encoded(positive_nan(values), positive_nan(decode_R1C1), amax)
+    return Encoded(values, positive_nan(decode_R1C1), amax)
 
 
 def _scaled(x_RrCc: Tensor, scales: Scales, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
@@ -227,7 +227,7 @@ def encoded(asked: Quantization) -> Encoded:
 
 def codes_and_scales(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
-    values = unblocked(quantized.values_RrCc, shape).contiguous()
+    values = positive_nan(unblocked(quantized.values_RrCc, shape)).contiguous()
     codes = encode(values, fmt.element)
     if fmt.packed:
         codes = pack_nibbles(codes)
@@ -255,8 +255,8 @@ def dequantized(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) ->
     if scale is not None:
         if fmt.level != Level.NONE:
             scale = (scale * quantized.amax.view(-1, 1, 1, 1)).mul_(1.0 / fmt.amax_factor)
-        values = positive_nan(values * scale)
-    return unblocked(values, shape)
+        values = values * scale
+    return positive_nan(unblocked(values, shape))
 
 
 def operand(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -267,10 +267,11 @@ def operand(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tup
     """
     values, scale = quantized.values_RrCc, quantized.decode_R1C1
     if scale is None:
-        return unblocked(values, shape), values.new_zeros(0)
+        return positive_nan(unblocked(values, shape)), values.new_zeros(0)
     if not fmt.whole_rows:
-        values = positive_nan(values * scale)
-    return unblocked(values, shape), epilogue(scale[:, 0, :, 0], quantized.amax, fmt, shape[0])
+        values = values * scale
+    values = positive_nan(unblocked(values, shape))
+    return values, epilogue(scale[:, 0, :, 0], quantized.amax, fmt, shape[0])
 
 
 def epilogue(decode_RC: Tensor, amax: Tensor, fmt: BlockFormat, num_rows: int) -> Tensor:

@@ -7,6 +7,7 @@ makes the tensor scale NaN.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -123,4 +124,4 @@ def stored(decode: Tensor, fmt: BlockFormat) -> Tensor:
 
 def positive_nan(x: Tensor) -> Tensor:
     """x with one NaN: the sign of a computed NaN depends on a processor's order of operands."""
-    return torch.where(x.isnan(), torch.nan, x)
+    return torch.nan_to_num(x, nan=math.nan, posinf=math.inf, neginf=-math.inf)

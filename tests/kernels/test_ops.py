@@ -14,7 +14,7 @@ from fp4lab import formats as f
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.functional import noise_state
-from fp4lab.kernels import ops
+from fp4lab.kernels import native, ops
 from fp4lab.kernels.matmul.reference import epilogue_alpha
 from fp4lab.kernels.quantize import reference
 
@@ -150,3 +150,17 @@ def test_formats_survive_the_flat_schema() -> None:
         assert back.ints == fmt.ints
         assert all(isinstance(value, int) for value in fmt.ints)
         assert (back.element.max_value, back.cap) == (fmt.element.max_value, fmt.cap)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16", "nvfp4", "fp8_tensor_e4m3"])
+def test_every_result_holds_one_nan(name: str) -> None:
+    x = torch.randn(32, 32)
+    x.view(torch.int32)[3, 5] = -(1 << 22)
+    fmt = f.get(name)
+    for backend in ("native", "reference"):
+        with native.backend(backend):
+            arguments = (x, fmt.ints, False, 1, [], 0, None, 0, None, 0, None)
+            for result in (ops.operand(*arguments)[0], ops.fake_quantize(*arguments)):
+                nan = result.view(torch.int32)[result.isnan()]
+                assert len(nan) > 0
+                assert (nan == 0x7FC00000).all()

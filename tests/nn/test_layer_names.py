@@ -58,3 +58,17 @@ def test_a_layer_parametrized_after_its_conversion_is_not_turned_back():
     with pytest.raises(InputError, match=r"layer '1\.0' has become a ParametrizedLinear"):
         unconvert(model)
     assert noise_names(model) == ["0", "1.0", "1.1"]
+
+
+def test_set_recipe_of_one_layer_changes_nothing_else() -> None:
+    model = pair()
+    convert(model, recipes.get("nvfp4"))
+    set_recipe(model[1][0], recipes.get("bf16"))
+    assert noise_names(model) == ["0", "1.0", "1.1"]
+
+
+def test_a_converted_model_in_a_list_is_reported() -> None:
+    model = pair()
+    convert(model, recipes.get("nvfp4"))
+    report = convert(nn.ModuleList([model]), recipes.get("nvfp4"))
+    assert "1.0" in str(report)

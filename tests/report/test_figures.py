@@ -122,6 +122,15 @@ def test_a_diverged_recipe_does_not_flatten_the_others() -> None:
     assert calm.get_title(loc="left") == ""
 
 
+def test_where_every_recipe_diverged_all_are_shown() -> None:
+    curves = {name: {0: curve(0.1, wild=True)} for name in ("bf16", "wild")}
+    for figure in (
+        loss_curves(curves, "bf16", ["bf16", "wild"]),
+        relative_curves(curves, "bf16", ["bf16", "wild"]),
+    ):
+        assert np.isfinite(figure.axes[0].get_ylim()).all()
+
+
 def test_the_bar_says_that_values_beyond_share_its_last_colour() -> None:
     figure = sqnr_map({"nvfp4": many_layers(5, 55.0)})
     assert [label.get_text() for label in figure.axes[-1].get_yticklabels()][-1] == "≥ 13"
