@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -51,21 +48,9 @@ class LayerErrors:
     """The errors of all quantized layers of a model on one batch, in the order of the model.
 
     >>> row = ProductError("head", "fprop", "Y", 20.0, 0.01, cosine=0.995, gain=1.0)
-    >>> LayerErrors((), (row,)).to_json()["products"][0]["sqnr_db"]
+    >>> LayerErrors((), (row,)).products[0].sqnr_db
     20.0
     """
 
     operands: tuple[OperandError, ...]
     products: tuple[ProductError, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries and lists."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> LayerErrors:
-        """What `to_json` gave, read back."""
-        return LayerErrors(
-            operands=tuple(OperandError(**row) for row in record["operands"]),
-            products=tuple(ProductError(**row) for row in record["products"]),
-        )

@@ -79,25 +79,6 @@ class Linear(torch.nn.Linear):
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self._configure(recipe or LinearRecipe(), layer_name, seed, ragged)
 
-    @classmethod
-    def from_linear(
-        cls,
-        linear: torch.nn.Linear,
-        *,
-        recipe: LinearRecipe,
-        layer_name: str,
-        seed: int = 0,
-        ragged: str = "error",
-    ) -> Linear:
-        """A layer that shares the parameters of `linear` (the same objects, not copies)."""
-        layer = cls.__new__(cls)
-        torch.nn.Module.__init__(layer)
-        layer.in_features, layer.out_features = linear.in_features, linear.out_features
-        layer.weight, layer.bias = linear.weight, linear.bias
-        layer.training = linear.training
-        layer._configure(recipe, layer_name, seed, ragged)
-        return layer
-
     def _configure(self, recipe: LinearRecipe, layer_name: str, seed: int, ragged: str) -> None:
         if not isinstance(recipe, LinearRecipe):
             raise InputError(

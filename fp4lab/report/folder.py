@@ -114,7 +114,7 @@ def _first(folders: list[Path], file: str) -> Path | None:
 
 def write_errors(path: Path, errors: Mapping[str, LayerErrors]) -> None:
     """Write the error tables of the recipes."""
-    write_json(path, {"recipes": {name: found.to_json() for name, found in errors.items()}})
+    write_json(path, dataclasses.asdict(_Errors(dict(errors))))
 
 
 def read_errors(path: Path) -> dict[str, LayerErrors]:

@@ -13,6 +13,7 @@ from typing import Literal
 from tyro.conf import Positional
 
 from fp4lab import report
+from fp4lab.report.folder import SUMMARY
 from fp4lab.report.summary import FAILED, Summary
 from fp4lab.studies.comparison import compare_runs
 from fp4lab.studies.facts import settings
@@ -100,7 +101,7 @@ def compare(given: CompareArguments) -> int:
 def redraw(given: ReportArguments) -> int:
     """Write the report again; the exit status."""
     path = report.write(given.folder)
-    report.show(report.read_findings(given.folder).summary)
+    report.show(Summary.read(given.folder / SUMMARY))
     print(f"report: {path}")
     return COMPARED
 

@@ -201,9 +201,8 @@ def test_a_model_without_quantized_layers_has_no_rows() -> None:
 
 
 @pytest.mark.parametrize("make", [LinearRecipe, lambda: LinearRecipe.uniform(formats.NVFP4)])
-def test_json_round_trip(make: Callable[[], LinearRecipe]) -> None:
+def test_every_operand_has_a_row(make: Callable[[], LinearRecipe]) -> None:
     _, _, errors = one_layer_errors(make())
-    assert LayerErrors.from_json(errors.to_json()) == errors
     assert {(row.gemm, row.operand) for row in errors.operands} == {
         (place.gemm, place.label) for place in PLACES
     }

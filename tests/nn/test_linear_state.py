@@ -361,19 +361,6 @@ def test_layers_built_on_the_meta_device_come_to_life() -> None:
     assert not any(buffer.is_meta for buffer in ghost.buffers())
 
 
-def test_a_layer_made_from_another_shares_its_parameters() -> None:
-    plain = torch.nn.Linear(32, 64)
-    plain.eval()
-    linear = nn.Linear.from_linear(plain, recipe=STOCHASTIC, layer_name="up", seed=3)
-    assert linear.weight is plain.weight
-    assert linear.bias is plain.bias
-    assert not linear.training
-    twin = nn.Linear(32, 64, recipe=STOCHASTIC, layer_name="up", seed=3)
-    twin.load_state_dict(plain.state_dict())
-    x = torch.randn(16, 32)
-    assert torch.equal(linear(x), twin(x))
-
-
 def test_moving_a_layer_keeps_its_noise() -> None:
     linear = nn.Linear(32, 64, recipe=STOCHASTIC, layer_name="up", seed=3)
     linear.set_step(9, 4)
