@@ -30,6 +30,7 @@ from fp4lab.kernels.hadamard import reference as _hadamard
 from fp4lab.kernels.matmul import reference as _matmul
 from fp4lab.kernels.quantize import dispatch
 from fp4lab.kernels.quantize import reference as _quantize
+from fp4lab.kernels.quantize.scales import positive_nan
 
 _QUANTIZER = (
     "(Tensor x, int[] format, bool transposed, int hadamard, int[] signs, int noise_bits, "
@@ -93,8 +94,9 @@ def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
 def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
-    values = dispatch.dequantized(_asked(x, *arguments))
-    return _dense(values.to(x.dtype), arguments[1])
+    values = dispatch.dequantized(_asked(x, *arguments)).to(x.dtype)
+    # torch's casts to 16 bits give NaN other bits in vectors than in what is left of them
+    return _dense(positive_nan(values) if values.element_size() == 2 else values, arguments[1])
 
 
 @torch.library.impl(_library, "operand", "CompositeExplicitAutograd")

@@ -9,7 +9,6 @@ Everything numeric in which published tools differ is a field, so that no defaul
 from __future__ import annotations
 
 import dataclasses
-import math
 import struct
 from dataclasses import dataclass
 from functools import cached_property
@@ -129,8 +128,14 @@ class BlockFormat:
             )
         for field in ("scale_cap", "amax_target", "scale_floor", "zero_scale"):
             value = getattr(self, field)
-            if not 0 <= value < math.inf:
-                raise InputError(f"{field}={value} of {self.name!r} is not a finite scale >= 0")
+            real = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not real or (value != 0 and not 2.0**-126 <= value <= FP32.max_value):
+                raise InputError(
+                    f"{field}={value!r} of {self.name!r} is neither 0 nor a finite scale from 2^-126 "
+                    "to float32's largest"
+                )
+            if value and self.block is None:
+                raise InputError(f"{field}={value} of {self.name!r} needs a block scale; set block")
         if self.block is not None and self.scale is not None:
             self._check_scale(self.scale)
             self._check_arithmetic(self.scale)

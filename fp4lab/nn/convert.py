@@ -7,6 +7,8 @@ training mode, device, state-dict keys, and every reference to it: optimizers, t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from fp4lab.errors import InputError, expect, whole
@@ -54,6 +56,13 @@ def convert(
     expect("model", model, torch.nn.Module, "give the model itself")
     expect("recipe", recipe, Recipe, "use fp4lab.recipes.get(name)")
     whole("seed", seed, 0, 2**63 - 1)
+    return _apply(model, recipe, lambda _: (seed, ragged))
+
+
+def _apply(
+    model: torch.nn.Module, recipe: Recipe, how: Callable[[torch.nn.Module], tuple[int, str]]
+) -> ConversionReport:
+    """`convert` with the seed and the ragged policy that `how` gives for a layer."""
     found = survey(model)
     reachable = [f for f in found if f.layer is not None and f.obstacle is None]
     if not reachable:
@@ -64,14 +73,14 @@ def convert(
         )
     resolved = recipe.assign(f.layer for f in reachable if f.layer is not None)
     for f, r in zip(reachable, resolved, strict=True):
-        _check_features(f, r.linear or LinearRecipe(), ragged)
+        _check_features(f, r.linear or LinearRecipe(), how(f.module)[1])
     gets = dict(zip((id(f.module) for f in reachable), resolved, strict=True))
     rows = []
     for f in found:
         if f.obstacle is not None:
             rows.append(_untouched(f))
         else:
-            rows.append(_converted(f, gets[id(f.module)], recipe, seed, ragged))
+            rows.append(_converted(f, gets[id(f.module)], recipe, *how(f.module)))
     return ConversionReport(recipe.name, tuple(rows))
 
 
@@ -88,10 +97,16 @@ def set_recipe(model: torch.nn.Module, recipe: Recipe) -> ConversionReport:
     ('0', '1')
     """
     expect("model", model, torch.nn.Module, "give the model itself")
-    for module in model.modules():
-        if isinstance(module, Linear):
-            return convert(model, recipe, seed=module.seed, ragged=module.ragged)
-    raise InputError("model has no converted layer; call fp4lab.nn.convert(model, recipe) first")
+    expect("recipe", recipe, Recipe, "use fp4lab.recipes.get(name)")
+    first = next((module for module in model.modules() if isinstance(module, Linear)), None)
+    if first is None:
+        raise InputError("model has no converted layer; call fp4lab.convert(model, recipe) first")
+
+    def own(module: torch.nn.Module) -> tuple[int, str]:
+        layer = module if isinstance(module, Linear) else first
+        return layer.seed, layer.ragged
+
+    return _apply(model, recipe, own)
 
 
 def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:

@@ -91,6 +91,6 @@ def _with_blocks(name: str) -> Recipe:
     match = _BLOCKS.fullmatch(name)
     recipe = None if match is None else _base(match["base"])
     if match is None or recipe is None:
-        raise unknown("recipe", name, [*_RECIPES, *formats.names()])
+        raise unknown("recipe", name, {*_RECIPES, *formats.names()})
     first, last = (int(match[end] or 0) for end in ("first", "last"))
     return recipe.keep_high_precision(first=first, last=last)

@@ -40,11 +40,13 @@ class Finished:
 
     @property
     def diverged(self) -> bool:
-        """Whether it ended above its start, or above the guess that it had once been better than.
+        """Whether it ended well above its start, or above the guess it had once been better than.
 
-        A short run may not be better than the guess yet; that is no divergence.
+        A short run may not be better than the guess yet; that is no divergence. Nor is a start that
+        a batch of held-out data exceeds by chance: 5 percent is more than batches differ by.
         """
-        limit = min(self.start, self.guess) if self.lowest < self.guess else self.start
+        start = self.start + 0.05 * abs(self.start)
+        limit = min(start, self.guess) if self.lowest < self.guess else start
         return not (math.isfinite(self.val_loss) and self.val_loss <= limit)
 
 

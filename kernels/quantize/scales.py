@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, BlockScale, Level, Overflow, ScaleRule
+from fp4lab.formats import BlockFormat, BlockScale, Level, ScaleRule
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX, encode, round_nearest
 
 
@@ -64,7 +64,7 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
         ideal = (block_amax * (outer * (1.0 / largest))).clamp_(max=FLOAT_MAX)
     else:
         ratio = divided(block_amax, largest)
-        ideal = round_nearest(ratio, fmt.scale_precision, overflow=Overflow.SPECIAL).mul_(outer)
+        ideal = round_nearest(ratio, fmt.scale_precision).mul_(outer)
     if stretch != 1.0:
         ideal = ideal * stretch
     decode = round_nearest(ideal, fmt.scale, fmt.scale_ties)

@@ -309,6 +309,9 @@ FORMATS: dict[str, tuple[BlockFormat, dict[str, Any], list[str]]] = {
     "cap": (f.NVFP4, {"scale_cap": -1.0}, ["scale_cap=-1.0", "finite"]),
     "floor": (f.NVFP4, {"scale_floor": float("nan")}, ["scale_floor=nan", "finite"]),
     "zero scale": (f.NVFP4, {"zero_scale": float("inf")}, ["zero_scale=inf", "finite"]),
+    "a constant of another type": (f.NVFP4, {"scale_cap": "448"}, ["scale_cap='448'", "scale"]),
+    "a constant beyond float32": (f.FP8_ROW_E4M3, {"zero_scale": 1e39}, ["zero_scale=1e+39"]),
+    "a constant of a plain cast": (f.BF16, {"scale_floor": 1.0}, ["scale_floor=1.0", "set block"]),
     "floor between two scales": (
         f.NVFP4,
         {"scale_floor": 0.3},
@@ -326,8 +329,8 @@ FORMATS: dict[str, tuple[BlockFormat, dict[str, Any], list[str]]] = {
     ),
     "target below the elements": (
         f.NVFP4,
-        {"amax_target": 1e-45},
-        ["amax_target=1e-45", "smallest element 0.5"],
+        {"amax_target": 1e-3},
+        ["amax_target=0.001", "smallest element 0.5"],
     ),
     "4-over-6 of folded scales": (
         f.NVFP4,

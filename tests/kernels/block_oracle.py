@@ -131,7 +131,7 @@ def two_level(
         else:
             ratio = block_amax / largest
             if fmt.scale_precision.mantissa_bits != 23:
-                ratio = rounded(ratio, fmt.scale_precision, overflow=Overflow.SPECIAL)
+                ratio = rounded(ratio, fmt.scale_precision)
             ideal = ratio * S
         ideal = ideal * f32(stretch)
         scale = stored(ideal, fmt)

@@ -164,3 +164,6 @@ def test_every_result_holds_one_nan(name: str) -> None:
                 nan = result.view(torch.int32)[result.isnan()]
                 assert len(nan) > 0
                 assert (nan == 0x7FC00000).all()
+            row = x[3:4].to(torch.bfloat16)
+            short = ops.fake_quantize(row, fmt.ints, True, 1, [], 0, None, 0, None, 0, None)
+            assert (short.view(torch.int16)[short.isnan()] == 0x7FC0).all()

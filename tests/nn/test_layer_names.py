@@ -72,3 +72,11 @@ def test_a_converted_model_in_a_list_is_reported() -> None:
     convert(model, recipes.get("nvfp4"))
     report = convert(nn.ModuleList([model]), recipes.get("nvfp4"))
     assert "1.0" in str(report)
+
+
+def test_set_recipe_keeps_every_layer_s_seed_and_padding() -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 20))
+    convert(model[0], recipes.get("nvfp4"), seed=3)
+    convert(model[1], recipes.get("nvfp4"), seed=9, ragged="pad")
+    set_recipe(model, recipes.get("mxfp4"))
+    assert [(layer.seed, layer.ragged) for layer in model] == [(3, "error"), (9, "pad")]

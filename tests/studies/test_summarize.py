@@ -92,10 +92,11 @@ def test_a_failed_seed_costs_its_pair_only() -> None:
     ("loss", "start", "lowest", "guess", "diverged"),
     [
         (1.7, 6.0, 1.6, 5.5, False),
-        (6.1, 6.0, 1.6, 5.5, True),  # above its own start
+        (6.4, 6.0, 6.0, math.inf, True),  # well above its own start
+        (6.1, 6.0, 6.0, math.inf, False),  # as another batch may be
         (5.8, 6.0, 1.6, 5.5, True),  # above the guess, which it had been better than
         (5.8, 6.0, 5.7, 5.5, False),  # not better than the guess yet
-        (6.1, 6.0, 1.6, math.inf, True),
+        (6.4, 6.0, 1.6, math.inf, True),
         (5.8, 6.0, 1.6, math.inf, False),
         (math.nan, 6.0, 1.6, 5.5, True),
         (math.inf, math.inf, math.inf, math.inf, True),
