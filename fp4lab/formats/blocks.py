@@ -131,8 +131,8 @@ class BlockFormat:
             real = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not real or (value != 0 and not 2.0**-126 <= value <= FP32.max_value):
                 raise InputError(
-                    f"{field}={value!r} of {self.name!r} is neither 0 nor a finite scale from 2^-126 "
-                    "to float32's largest"
+                    f"{field}={value!r} of {self.name!r} is neither 0 nor a finite scale from "
+                    "2^-126 to float32's largest"
                 )
             if value and self.block is None:
                 raise InputError(f"{field}={value} of {self.name!r} needs a block scale; set block")
