@@ -30,7 +30,7 @@ from fp4lab.kernels.hadamard import reference as _hadamard
 from fp4lab.kernels.matmul import reference as _matmul
 from fp4lab.kernels.quantize import dispatch
 from fp4lab.kernels.quantize import reference as _quantize
-from fp4lab.kernels.quantize.scales import positive_nan
+from fp4lab.kernels.quantize.scales import positive_nan_
 
 _QUANTIZER = (
     "(Tensor x, int[] format, bool transposed, int hadamard, int[] signs, int noise_bits, "
@@ -96,7 +96,7 @@ def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
     values = dispatch.dequantized(_asked(x, *arguments)).to(x.dtype)
     # torch's casts to 16 bits give NaN other bits in vectors than in what is left of them
-    return _dense(positive_nan(values) if values.element_size() == 2 else values, arguments[1])
+    return _dense(positive_nan_(values) if values.element_size() == 2 else values, arguments[1])
 
 
 @torch.library.impl(_library, "operand", "CompositeExplicitAutograd")

@@ -8,7 +8,7 @@ from fp4lab.kernels.minifloat.reference import round_nearest
 from fp4lab.kernels.quantize import native, reference
 from fp4lab.kernels.quantize.native import Result
 from fp4lab.kernels.quantize.reference import Encoded, Quantization
-from fp4lab.kernels.quantize.scales import positive_nan
+from fp4lab.kernels.quantize.scales import positive_nan_
 
 
 def encoded(asked: Quantization) -> Encoded:
@@ -27,7 +27,7 @@ def operand(asked: Quantization) -> tuple[Tensor, Tensor]:
         # a plain cast has no scales to lay out
         z = reference.prepare(asked)
         values = round_nearest(z, fmt.element, fmt.ties, fmt.overflow)
-        return positive_nan(values), z.new_zeros(0)
+        return positive_nan_(values), z.new_zeros(0)
     quantized = _native(asked, Result.ELEMENTS if fmt.whole_rows else Result.OPERAND)
     if quantized is None:
         return reference.operand(reference.encoded(asked), fmt, asked.shape)

@@ -18,7 +18,7 @@ from fp4lab.formats import BlockScale, ElementType, Level, Overflow, Selection, 
 from fp4lab.kernels.hadamard.reference import LARGEST_KEPT, matrix
 from fp4lab.kernels.native import library, wants_native
 from fp4lab.kernels.quantize.reference import Quantization, block_sides
-from fp4lab.kernels.quantize.scales import positive_nan
+from fp4lab.kernels.quantize.scales import positive_nan_
 
 SOURCE = Path(__file__).with_name("cpu.c")
 
@@ -113,7 +113,7 @@ def quantize(asked: Quantization, result: Result) -> Quantized:
     grid = (-(-rows // block_rows), -(-columns // block_columns))
     count = {Level.NONE: 0, Level.TENSOR: 1, Level.ROW: asked.shape[0]}[fmt.level]
     given = asked.amax
-    amax = x.new_empty(count) if given is None else given.to(torch.float32).contiguous()
+    amax = x.new_empty(count) if given is None else given.to(torch.float32, copy=True).contiguous()
     assert amax.numel() == count
     values, decode = torch.empty_like(x), x.new_empty(grid)
     plan = _Plan(
@@ -150,7 +150,7 @@ def quantize(asked: Quantization, result: Result) -> Quantized:
     )
     if failed:
         raise MemoryError(f"no memory to quantize a matrix of shape {tuple(x.shape)}")
-    return Quantized(values, positive_nan(decode), positive_nan(amax))
+    return Quantized(values, positive_nan_(decode), positive_nan_(amax))
 
 
 def _element(e: ElementType) -> _Element:

@@ -26,7 +26,7 @@ from fp4lab.kernels.quantize.scales import (
     Scales,
     block_scales,
     divided,
-    positive_nan,
+    positive_nan_,
     stored,
     two_level,
 )
@@ -148,14 +148,14 @@ def quantize_blocks(
     block_amax = amax_of_blocks(x_RrCc)
     if amax is None:
         amax = tensor_amax(block_amax, fmt)
-    amax = positive_nan(amax.to(torch.float32))
+    amax = positive_nan_(amax.to(torch.float32, copy=True))
     outer = amax.view(-1, 1, 1, 1) if fmt.level != Level.NONE else x_MK.new_ones(())
     if fmt.selection != Selection.NONE:
         values, decode_R1C1 = _four_over_six(x_RrCc, block_amax, outer, fmt, noise)
     else:
         scales = block_scales(block_amax, outer, fmt)
         values, decode_R1C1 = _scaled(x_RrCc, scales, fmt, noise), scales.decode
-    return Encoded(values, positive_nan(decode_R1C1), amax)
+    return Encoded(values, positive_nan_(decode_R1C1), amax)
 
 
 def _scaled(x_RrCc: Tensor, scales: Scales, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
@@ -227,7 +227,7 @@ def encoded(asked: Quantization) -> Encoded:
 
 def codes_and_scales(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
-    values = positive_nan(unblocked(quantized.values_RrCc, shape)).contiguous()
+    values = positive_nan_(unblocked(quantized.values_RrCc, shape)).contiguous()
     codes = encode(values, fmt.element)
     if fmt.packed:
         codes = pack_nibbles(codes)
@@ -256,7 +256,7 @@ def dequantized(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) ->
         if fmt.level != Level.NONE:
             scale = (scale * quantized.amax.view(-1, 1, 1, 1)).mul_(1.0 / fmt.amax_factor)
         values = values * scale
-    return positive_nan(unblocked(values, shape))
+    return positive_nan_(unblocked(values, shape))
 
 
 def operand(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -267,10 +267,10 @@ def operand(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tup
     """
     values, scale = quantized.values_RrCc, quantized.decode_R1C1
     if scale is None:
-        return positive_nan(unblocked(values, shape)), values.new_zeros(0)
+        return positive_nan_(unblocked(values, shape)), values.new_zeros(0)
     if not fmt.whole_rows:
         values = values * scale
-    values = positive_nan(unblocked(values, shape))
+    values = positive_nan_(unblocked(values, shape))
     return values, epilogue(scale[:, 0, :, 0], quantized.amax, fmt, shape[0])
 
 

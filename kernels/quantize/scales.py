@@ -122,6 +122,6 @@ def stored(decode: Tensor, fmt: BlockFormat) -> Tensor:
     return decode if fmt.scale.mantissa_bits == 23 else encode(decode, fmt.scale)
 
 
-def positive_nan(x: Tensor) -> Tensor:
-    """x with one NaN: the sign of a computed NaN depends on a processor's order of operands."""
-    return torch.nan_to_num(x, nan=math.nan, posinf=math.inf, neginf=-math.inf)
+def positive_nan_(x: Tensor) -> Tensor:
+    """Makes every NaN of x the same, in place: that of a computed one depends on the processor."""
+    return x.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=-math.inf)
