@@ -162,16 +162,20 @@ class BlockFormat:
             )
 
     def _check_arithmetic(self, scale: ElementType) -> None:
-        two_level = self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
-        if self.scale_ties != Ties.EVEN and not two_level:
-            raise InputError(
-                f"scale_ties={self.scale_ties.name} of {self.name!r} needs FOLDED or DIVIDED block "
-                "scales"
-            )
+        rounds = self.rounds_scale
+        for field, value, default in (
+            ("scale_ties", self.scale_ties.name, Ties.EVEN.name),
+            ("level", self.level.name, Level.NONE.name),
+            ("amax_target", self.amax_target, 0.0),
+        ):
+            if value != default and not rounds:
+                raise InputError(
+                    f"{field}={value} of {self.name!r} needs FOLDED or DIVIDED block scales"
+                )
         for field, does in (
-            ("scale_cap", two_level),
-            ("scale_floor", two_level),
-            ("zero_scale", two_level or self.block_scale == BlockScale.ENCODE),
+            ("scale_cap", rounds),
+            ("scale_floor", rounds),
+            ("zero_scale", rounds or self.block_scale == BlockScale.ENCODE),
         ):
             value = getattr(self, field)
             if value and not does:
@@ -199,16 +203,6 @@ class BlockFormat:
     def _check_level(self, rows: int, columns: int) -> None:
         if rows < 0 or columns < 0:
             raise InputError(f"block={self.block} of {self.name!r} has a negative side")
-        two_level = self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
-        if self.amax_target and not two_level:
-            raise InputError(
-                f"amax_target={self.amax_target} of {self.name!r} needs FOLDED or DIVIDED block "
-                "scales"
-            )
-        if self.level != Level.NONE and not two_level:
-            raise InputError(
-                f"level={self.level.name} of {self.name!r} needs FOLDED or DIVIDED block scales"
-            )
         if self.amax_factor > FP32.max_value:
             raise InputError(
                 f"scale of {self.name!r} is too wide for a second level to aim at its largest "
@@ -227,6 +221,11 @@ class BlockFormat:
             )
 
     __repr__ = repr_without_defaults
+
+    @cached_property
+    def rounds_scale(self) -> bool:
+        """Whether block scales are rounded to their type, as those of two levels are."""
+        return self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
 
     @cached_property
     def cap(self) -> float:

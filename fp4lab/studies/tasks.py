@@ -129,7 +129,7 @@ def first_look(
             found[f"loss of the {name}"] = _loss(forward, batch, training=training).hex()
         forward.model.train()
         on_device = to_device(first, device)
-        check_recipes(forward.model, recipes, config, loss=lambda _: forward.loss(0, 0, on_device))
+        check_recipes(forward.model, recipes, config, loss=lambda: forward.loss(0, 0, on_device))
     model = forward.model.cpu()
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the runs, which are other processes, need the memory

@@ -7,12 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import Tensor
 
+from fp4lab import recipes
 from fp4lab.errors import InputError, NonFiniteError
 from fp4lab.instruments.nonfinite import first_nonfinite
+from fp4lab.recipes import Recipe
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import toml
 from fp4lab.train.config import FitConfig, RunConfig
@@ -22,9 +24,6 @@ from fp4lab.train.metrics import Event
 from fp4lab.train.task import LanguageTask, MeasuredTask, Task, to_device
 from fp4lab.train.tensors import restore_model
 from fp4lab.train.world import World, choose_device, join
-
-if TYPE_CHECKING:
-    from fp4lab.recipes import Recipe
 
 
 @dataclass(frozen=True)
@@ -148,6 +147,4 @@ def _recipe(run: Path) -> Recipe | None:
     path = run / RECIPE
     if not path.exists():
         return None
-    from fp4lab import recipes
-
     return recipes.read(path)

@@ -16,17 +16,15 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fp4lab.errors import InputError
+from fp4lab.nn import ConversionReport
+from fp4lab.recipes import Recipe
 from fp4lab.train import toml
 from fp4lab.train.config import FitConfig, differences
 from fp4lab.train.files import intended, read_record, remove_leftovers, write_json, write_text
 from fp4lab.train.lock import LOCK
-
-if TYPE_CHECKING:
-    from fp4lab.nn import ConversionReport
-    from fp4lab.recipes import Recipe
 
 CONFIG = "config.toml"
 RECIPE = "recipe.toml"

@@ -13,18 +13,16 @@ import struct
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fp4lab.recipes import Recipe
 from fp4lab.train.config import FitConfig
 from fp4lab.train.precision import Precision
 from fp4lab.train.task import MeasuredTask, Task, to_device
 from fp4lab.train.world import World
-
-if TYPE_CHECKING:
-    from fp4lab.recipes import Recipe
 
 
 @dataclass(frozen=True)

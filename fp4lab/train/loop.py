@@ -11,10 +11,10 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fp4lab.errors import NonFiniteError
 from fp4lab.instruments.nonfinite import describe
+from fp4lab.recipes import Recipe
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import environment, metrics
 from fp4lab.train import folder as folders
@@ -37,9 +37,6 @@ from fp4lab.train.tensors import (
 from fp4lab.train.throughput import peak_flops
 from fp4lab.train.update import Update, Updater
 from fp4lab.train.world import World, choose_device, join
-
-if TYPE_CHECKING:
-    from fp4lab.recipes import Recipe
 
 OnEvent = Callable[[Event], None]
 

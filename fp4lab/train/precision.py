@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import nn
 
-if TYPE_CHECKING:
-    from fp4lab.nn import ConversionReport
-    from fp4lab.recipes import Recipe
-    from fp4lab.train.config import FitConfig
+from fp4lab.nn import ConversionReport, convert, set_step
+from fp4lab.recipes import Recipe
+from fp4lab.train.config import FitConfig
 
 
 class Precision:
@@ -37,12 +34,8 @@ class Precision:
             due = self.recipe.at(step, self.decay_start)
             if due != self._current:
                 self._convert(due)
-        from fp4lab.nn import set_step
-
         set_step(self.model, step, microbatch)
 
     def _convert(self, recipe: Recipe) -> None:
-        from fp4lab.nn import convert
-
         self.report = convert(self.model, recipe, seed=self.config.seed, ragged=self.config.ragged)
         self._current = recipe

@@ -24,12 +24,12 @@ def check_recipes(
     recipes: Mapping[str, Recipe],
     config: FitConfig,
     *,
-    loss: Callable[[nn.Module], Tensor],
+    loss: Callable[[], Tensor],
 ) -> None:
-    """Convert a model to every recipe, as it is at every step of a run; the model is left so.
+    """Convert a model to every recipe, as it is at every step of a run; it is left so.
 
-    `loss` is then computed and differentiated, for whether the tokens of a batch fill blocks shows
-    only there.
+    The `loss` of the model is then computed and differentiated, for whether the tokens of a batch
+    fill blocks shows only there.
 
     Raises InputError, with the recipe's name, for the first that does not fit.
     """
@@ -37,7 +37,7 @@ def check_recipes(
         try:
             for phase in _phases(recipe, config):
                 convert(model, phase, ragged=config.ragged)
-                loss(model).backward()
+                loss().backward()
         except InputError as error:
             raise InputError(f"recipe {name!r} cannot train this model: {error}") from None
 
@@ -52,15 +52,13 @@ def check_language(task: LanguageTask, recipes: Mapping[str, Recipe], config: Fi
     with meta:
         model = task.build_model()
     batch = to_device(task.batch(0), meta)
-    check_recipes(model, recipes, config, loss=lambda model: task.loss(model, batch))
+    check_recipes(model, recipes, config, loss=lambda: task.loss(model, batch))
     return model
 
 
 def _phases(recipe: Recipe, config: FitConfig) -> Iterator[Recipe]:
     """What is in force at the start, and after each switch within the run."""
     decay = config.schedule().decay_start
-    yield recipe.at(0, decay)
-    for switch in recipe.schedule:
-        step = decay if switch.at == "decay" else switch.at
-        if step is not None and 0 < step < config.steps:
-            yield recipe.at(step, decay)
+    steps = {0, *(decay if switch.at == "decay" else switch.at for switch in recipe.schedule)}
+    for step in sorted(step for step in steps if step is not None and step < config.steps):
+        yield recipe.at(step, decay)

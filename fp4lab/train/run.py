@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fp4lab import recipes
+from fp4lab.recipes import Recipe
 from fp4lab.train.config import RunConfig
 from fp4lab.train.folder import FitResult
 from fp4lab.train.loop import OnEvent, fit
 from fp4lab.train.preflight import check_language
 from fp4lab.train.task import LanguageTask
-
-if TYPE_CHECKING:
-    from fp4lab.recipes import Recipe
 
 
 def train(
@@ -45,6 +43,4 @@ def load_recipe(name: str) -> Recipe:
 
     Raises InputError for an unknown name or a file that is no recipe, OSError for a missing file.
     """
-    from fp4lab import recipes
-
     return recipes.read(name) if name.endswith((".toml", ".json")) else recipes.get(name)

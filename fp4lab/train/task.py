@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from fp4lab.data import TokenBatches, bits_per_byte, load
 from fp4lab.errors import InputError
-
-if TYPE_CHECKING:
-    from fp4lab.data import TokenBatches
-    from fp4lab.models import GPT, GPTConfig
-    from fp4lab.train.config import RunConfig
+from fp4lab.models import GPT, GPTConfig, get_preset
+from fp4lab.train.config import RunConfig
 
 
 class Task(Protocol):
@@ -73,8 +71,6 @@ class LanguageTask:
     @classmethod
     def from_config(cls, config: RunConfig) -> LanguageTask:
         """The task of a run; InputError for an unknown preset or an impossible shape."""
-        from fp4lab.models import get_preset
-
         model = replace(get_preset(config.model.preset), **config.model.overrides())
         length = config.data.sequence_length
         if length > model.context_length:
@@ -94,8 +90,6 @@ class LanguageTask:
 
     def build_model(self) -> GPT:
         """A new GPT."""
-        from fp4lab.models import GPT
-
         return GPT(self.model)
 
     def batch(self, index: int) -> tuple[Tensor, Tensor]:
@@ -118,14 +112,10 @@ class LanguageTask:
 
     def bits_per_byte(self, loss: float) -> float:
         """Nats per token as bits per byte of text."""
-        from fp4lab.data import bits_per_byte
-
         return bits_per_byte(loss, _batches(self).tokens_per_byte)
 
     def flops_per_token(self, model: nn.Module) -> float:
         """FLOPs of forward and backward for one token at this sequence length."""
-        from fp4lab.models import GPT
-
         assert isinstance(model, GPT)
         return float(model.flops_per_token(self.sequence_length))
 
@@ -137,8 +127,6 @@ class LanguageTask:
 
 @lru_cache(maxsize=4)
 def _batches(task: LanguageTask) -> TokenBatches:
-    from fp4lab.data import TokenBatches, load
-
     return TokenBatches(
         load(task.source),
         sequence_length=task.sequence_length,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockScale, ElementType, Level, Overflow, Selection, Ties
+from fp4lab.formats import ElementType, Level, Overflow, Selection, Ties
 from fp4lab.kernels.hadamard.reference import LARGEST_KEPT, matrix
 from fp4lab.kernels.native import library, wants_native
 from fp4lab.kernels.quantize.reference import Quantization, block_sides
@@ -76,7 +76,6 @@ class _Plan(ctypes.Structure):
 def takes(asked: Quantization) -> bool:
     """Whether the C version computes this case (and is wanted); the reference computes the rest."""
     x, fmt = asked.x_MK, asked.format
-    rounds_scale = fmt.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
     return (
         x.device.type == "cpu"
         and type(x) in (Tensor, torch.nn.Parameter)
@@ -86,7 +85,7 @@ def takes(asked: Quantization) -> bool:
         and fmt.scale_precision.mantissa_bits == 23
         and fmt.overflow == Overflow.SATURATE
         and not fmt.element.is_short_float32
-        and not (rounds_scale and fmt.scale is not None and _is_bf16_like(fmt.scale))
+        and not (fmt.rounds_scale and fmt.scale is not None and _is_bf16_like(fmt.scale))
         and x.numel() > 0
         # a narrower input's Hadamard transform is rounded to its own type first
         and (x.dtype == torch.float32 or not asked.is_transformed)
