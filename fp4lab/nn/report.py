@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
@@ -81,6 +82,13 @@ class ConversionReport:
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.summary)}</p>{html_table(_HEADER, _cells(self.rows))}"
+
+
+def names_in(text: str, action: Action) -> list[str]:
+    """The names with which this was done, from a report that was printed."""
+    rows = [re.split(r" {2,}", line) for line in text.splitlines()]
+    column = _HEADER.index("action")
+    return [row[0] for row in rows if row[column : column + 1] == [action]]
 
 
 def _cells(rows: Iterable[Row]) -> list[tuple[str, ...]]:

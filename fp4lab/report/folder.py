@@ -82,15 +82,22 @@ class Findings:
     recipes: dict[str, Recipe]
     conversions: dict[str, str]
 
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of all runs."""
+        return sorted({seed for runs in self.curves.values() for seed in runs})
+
 
 def read_findings(folder: Path) -> Findings:
     """Read a comparison's folder; InputError where it is none."""
     summary = Summary.read(folder / SUMMARY)
-    seeds = {
-        name: sorted({*map(int, recipe.val_losses), *(failure.seed for failure in recipe.failed)})
+    runs = {
+        name: {
+            seed: run_folder(folder, name, seed)
+            for seed in sorted({*map(int, recipe.val_losses), *(f.seed for f in recipe.failed)})
+        }
         for name, recipe in summary.recipes.items()
     }
-    runs = {name: [run_folder(folder, name, seed) for seed in seeds[name]] for name in seeds}
     recipes = {name: _first(runs[name], RECIPE) for name in runs}
     conversions = {name: _first(runs[name], CONVERSION) for name in runs}
     return Findings(
@@ -98,18 +105,16 @@ def read_findings(folder: Path) -> Findings:
         errors=read_errors(folder / ERRORS),
         facts=ComparisonRecord.read(folder).facts,
         curves={
-            name: {
-                seed: read_curve(run_folder(folder, name, seed) / METRICS) for seed in seeds[name]
-            }
-            for name in summary.recipes
+            name: {seed: read_curve(run / METRICS) for seed, run in seeds.items()}
+            for name, seeds in runs.items()
         },
         recipes={name: read(path) for name, path in recipes.items() if path},
         conversions={name: path.read_text("utf-8") for name, path in conversions.items() if path},
     )
 
 
-def _first(folders: list[Path], file: str) -> Path | None:
-    return next((folder / file for folder in folders if (folder / file).is_file()), None)
+def _first(runs: Mapping[int, Path], file: str) -> Path | None:
+    return next((run / file for run in runs.values() if (run / file).is_file()), None)
 
 
 def write_errors(path: Path, errors: Mapping[str, LayerErrors]) -> None:

@@ -59,7 +59,7 @@ def render(found: Findings, shown: list[Drawing]) -> str:
         opening=opening(found),
         unreached=unreached(found.conversions),
         where=found.facts.get("Training", {}).get("device", "this device"),
-        seeds=sorted({seed for runs in found.curves.values() for seed in runs}),
+        seeds=found.seeds,
         recipes=found.recipes,
         conversions=found.conversions,
         diffs=short_diffs(summary),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
+from fp4lab.nn.report import names_in
 from fp4lab.report.folder import Findings
 
 
@@ -12,7 +12,7 @@ def opening(found: Findings) -> str:
     """Model, training and data in two sentences, as far as the facts tell."""
     facts, names = found.facts, list(found.summary.recipes)
     model, training = facts.get("Model", {}), facts.get("Training", {})
-    seeds = sorted({seed for runs in found.curves.values() for seed in runs})
+    seeds = found.seeds
     under = f"{len(names)} recipe{_s(names)} with {len(seeds)} seed{_s(seeds)} each"
     first = [
         f"The model{_named(model)} was trained",
@@ -20,7 +20,7 @@ def opening(found: Findings) -> str:
         f"under {under} ({', '.join(map(str, seeds))}).",
     ]
     environment = facts.get("Environment", {})
-    place = _joined(training.get("device"), environment.get("device"))
+    place = ", ".join(d["device"] for d in (training, environment) if "device" in d)
     second = [f"The runs were made on {place or 'an unknown device'}"]
     second += [f"with dtype {training['dtype']}"] if "dtype" in training else []
     second += [f"and finished on {environment['finished']}"] if "finished" in environment else []
@@ -45,10 +45,6 @@ def _on_tokens(training: Mapping[str, str], data: Mapping[str, str]) -> str:
     )
 
 
-def _joined(*parts: str | None) -> str:
-    return ", ".join(part for part in parts if part)
-
-
 def _s(things: list[str] | list[int]) -> str:
     return "" if len(things) == 1 else "s"
 
@@ -57,9 +53,7 @@ def unreached(conversions: Mapping[str, str]) -> list[str]:
     """The layers that recipes did not reach, by their conversion tables, a sentence each group."""
     missed: dict[str, list[str]] = {}
     for recipe, text in conversions.items():
-        # columns are two spaces or more apart: name, kind, action, numerics, reason
-        rows = [re.split(r" {2,}", line) for line in text.splitlines()]
-        if names := [row[0] for row in rows if row[2:3] == ["unreachable"]]:
+        if names := names_in(text, "unreachable"):
             missed.setdefault(", ".join(names), []).append(recipe)
     return [
         f"Unreachable for {', '.join(recipes)}: {names} kept the model's own arithmetic; the reason"

@@ -9,7 +9,7 @@ from rich.console import Console
 from fp4lab.errors import InputError
 from fp4lab.report.folder import COMPARISON, LOGS, ComparisonRecord
 from fp4lab.studies.plan import Plan
-from fp4lab.train.files import intended, remove_leftovers
+from fp4lab.train.files import remove_leftovers, strangers
 from fp4lab.train.lock import LOCK
 
 
@@ -33,9 +33,7 @@ def open_folder(plan: Plan, console: Console) -> int:
                 f"threads of a run stay at {threads}, with which {plan.folder} began",
                 soft_wrap=True,
             )
-    elif others := sorted(
-        {intended(entry.name) for entry in plan.folder.iterdir()} - {LOCK, COMPARISON}
-    ):
+    elif others := strangers(plan.folder, {LOCK, COMPARISON}):
         raise InputError(
             f"out={plan.folder} holds {others[0]!r} and no comparison; give a new or empty folder"
         )

@@ -67,6 +67,11 @@ def intended(name: str) -> str:
     return match[1] if match else name
 
 
+def strangers(folder: Path, known: set[str]) -> list[str]:
+    """What lies in a folder besides `known` names and their half-written versions."""
+    return sorted({intended(path.name) for path in folder.iterdir()} - known)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete what killed calls of `write_text` left in a folder that no other process writes to."""
     for path in folder.glob(".*.tmp"):

@@ -23,7 +23,7 @@ from fp4lab.nn import ConversionReport
 from fp4lab.recipes import Recipe
 from fp4lab.train import toml
 from fp4lab.train.config import FitConfig, differences
-from fp4lab.train.files import intended, read_record, remove_leftovers, write_json, write_text
+from fp4lab.train.files import read_record, remove_leftovers, strangers, write_json, write_text
 from fp4lab.train.lock import LOCK
 
 CONFIG = "config.toml"
@@ -139,12 +139,10 @@ def check(folder: Path, config: FitConfig, now: RunRecord) -> None:
     """
     if (folder / CONFIG).exists():
         _check_run(folder, config, now)
-    elif folder.is_dir():
-        others = sorted({intended(path.name) for path in folder.iterdir()} - _BEFORE_CONFIG)
-        if others:
-            raise InputError(
-                f"folder={folder} holds {others[0]!r} but no run; give an empty or a new folder"
-            )
+    elif folder.is_dir() and (others := strangers(folder, _BEFORE_CONFIG)):
+        raise InputError(
+            f"folder={folder} holds {others[0]!r} but no run; give an empty or a new folder"
+        )
 
 
 def enter(
