@@ -20,7 +20,7 @@ from rich.console import Console
 from fp4lab.report.folder import LOGS, run_folder
 from fp4lab.studies.child import Job, unpicklable
 from fp4lab.studies.plan import Comparison, Plan
-from fp4lab.studies.progress import RunsProgress, messages
+from fp4lab.studies.progress import RunsProgress
 from fp4lab.studies.results import finish, is_done
 from fp4lab.studies.run import RecipeRun
 from fp4lab.studies.runner import run_here, run_jobs
@@ -29,13 +29,12 @@ from fp4lab.train.config import RunConfig
 from fp4lab.train.lock import only_one
 
 
-def run_study(plan: Plan, *, console: Console | None = None) -> Comparison:
+def run_study(plan: Plan, *, console: Console) -> Comparison:
     """Run what is missing and write the results; see the head of this file.
 
     Raises InputError for a folder that holds something else or a comparison with other settings,
     and KeyboardInterrupt after ending its runs.
     """
-    console = console or messages()
     with only_one(plan.folder, argument="out", user="a comparison"):
         threads = open_folder(plan, console)
         jobs = _jobs(plan, threads)

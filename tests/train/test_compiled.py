@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 from fp4lab.train import DataConfig, ModelConfig, RunConfig, train
+from tests.train.test_loop import DeathError, dying_at
 
 pytestmark = pytest.mark.slow
 
 TEXT = "All work and no play makes a model dull; numbers are 0123456789.\n" * 300
-
-
-class DeathError(Exception):
-    """Stands for a death of the process."""
 
 
 def test_a_compiled_gpt_trains_like_an_eager_one_and_resumes(
@@ -43,12 +40,8 @@ def test_a_compiled_gpt_trains_like_an_eager_one_and_resumes(
     )
     whole = train(config, folder=tmp_path / "whole")
 
-    def die(event: dict[str, Any]) -> None:
-        if event["kind"] == "train" and event["step"] == 5:
-            raise DeathError
-
     with pytest.raises(DeathError):
-        train(config, folder=tmp_path / "cut", on_event=die)
+        train(config, folder=tmp_path / "cut", on_event=dying_at(5, "train"))
     resumed = train(config, folder=tmp_path / "cut")
     assert resumed.val_loss == whole.val_loss
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
