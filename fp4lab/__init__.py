@@ -24,7 +24,7 @@ from fp4lab.functional import (
     swizzle_128x4,
     unswizzle_128x4,
 )
-from fp4lab.kernels.native import backend
+from fp4lab.kernels.backends import backend
 from fp4lab.nn import convert, set_recipe, set_step, unconvert
 from fp4lab.tensor import QuantizedTensor, load, save
 

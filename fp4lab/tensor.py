@@ -94,10 +94,11 @@ class QuantizedTensor:
         """
         if not dtype.is_floating_point:
             raise InputError(f"dtype={dtype} cannot hold the values; use a floating-point dtype")
-        matrix: Tensor = ops.dequantize(*self.parts(), self.format.ints, self.matrix_shape[1])
+        how = (self.format.ints, self.matrix_shape[1], dtype)
+        matrix: Tensor = ops.dequantize(*self.parts(), *how)
         if self.axis == -2:
             matrix = matrix.t()
-        return matrix.reshape(self.shape).to(dtype)
+        return matrix.reshape(self.shape)
 
     def to(self, device: torch.device | str) -> QuantizedTensor:
         """A copy on another device (self where it is there already)."""

@@ -10,51 +10,73 @@ description of how it is quantized:
 
     format          `BlockFormat.ints`
     transposed      quantize x^T (blocks and Hadamard run along M); results are `[K, M]`, values
-                    with the strides of x^T, codes contiguous
+                    with the strides of x^T (`turned`: contiguous), codes contiguous
     hadamard, signs size of the Hadamard transform (1: none) and its signs (empty: none)
     noise_bits      0 nearest, 8 or 32 stochastic, with `state` (int64 `[4]`), `stream`, global
                     `row_ids` (int64 `[M]`) and `column_offset` of the stored matrix
     amax            second-level amax to use instead of the operand's own
+
+`operand_pair` is the operand of x and that of x^T, its arguments with `_t`, from one read of x.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level
-from fp4lab.kernels.hadamard import reference as _hadamard
-from fp4lab.kernels.matmul import reference as _matmul
-from fp4lab.kernels.quantize import dispatch
+from fp4lab.formats import BlockFormat, ElementType, Overflow, Ties
+from fp4lab.kernels.backends import with_denormals
+from fp4lab.kernels.hadamard import dispatch as hadamard_dispatch
+from fp4lab.kernels.matmul import dispatch as matmul_dispatch
+from fp4lab.kernels.minifloat import dispatch as minifloat
+from fp4lab.kernels.philox import dispatch as philox
+from fp4lab.kernels.quantize import dispatch, stored
 from fp4lab.kernels.quantize import reference as _quantize
-from fp4lab.kernels.quantize.scales import positive_nan_
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _QUANTIZER = (
-    "(Tensor x, int[] format, bool transposed, int hadamard, int[] signs, int noise_bits, "
-    "Tensor? state, int stream, Tensor? row_ids, int column_offset, Tensor? amax)"
+    "Tensor x, int[] format, bool transposed, int hadamard, int[] signs, int noise_bits, "
+    "Tensor? state, int stream, Tensor? row_ids, int column_offset, Tensor? amax"
 )
 
 _library = torch.library.Library("fp4lab", "DEF")
-_library.define(f"quantize{_QUANTIZER} -> (Tensor, Tensor, Tensor)")
-_library.define(f"fake_quantize{_QUANTIZER} -> Tensor")
-_library.define(f"operand{_QUANTIZER} -> (Tensor, Tensor)")
+_library.define(f"quantize({_QUANTIZER}) -> (Tensor, Tensor, Tensor)")
+_library.define(f"fake_quantize({_QUANTIZER}) -> Tensor")
+_library.define(f"operand({_QUANTIZER}, ScalarType dtype, bool turned) -> (Tensor, Tensor)")
 _library.define(
-    "dequantize(Tensor codes, Tensor scales, Tensor amax, int[] format, int K) -> Tensor"
+    "operand_pair(Tensor x, int[] format, int hadamard, int[] signs, int noise_bits, int stream, "
+    "int[] format_t, int hadamard_t, int[] signs_t, int noise_bits_t, int stream_t, "
+    "Tensor? state, Tensor? row_ids, int column_offset, Tensor? amax, Tensor? amax_t, "
+    "ScalarType dtype, bool turned) -> (Tensor, Tensor, Tensor, Tensor)"
 )
+_STORED = "Tensor codes, Tensor scales, Tensor amax, int[] format, int K, ScalarType dtype"
+_library.define(f"dequantize({_STORED}) -> Tensor")
+_library.define(f"stored_operand({_STORED}) -> (Tensor, Tensor)")
 _library.define(
-    "stored_operand(Tensor codes, Tensor scales, Tensor amax, int[] format, int K)"
-    " -> (Tensor, Tensor)"
+    "amax(Tensor x, int[] format, bool transposed, int hadamard, int[] signs) -> Tensor"
 )
+_library.define("cast(Tensor x, int[] element, int ties, int overflow) -> Tensor")
 _library.define("hadamard(Tensor x, int size, int[] signs, int dim) -> Tensor")
-_library.define("matmul(Tensor a, Tensor b, Tensor? alpha, bool fast) -> Tensor")
+_library.define(
+    "random_bits(Tensor state, int rows, int columns, int stream, int bits, Tensor? row_ids, "
+    "int column_offset) -> Tensor"
+)
+_library.define("matmul(Tensor a, Tensor b, Tensor? alpha, ScalarType dtype) -> Tensor")
 
 
 @lru_cache(maxsize=256)
 def _parse(ints: tuple[int, ...]) -> BlockFormat:
     return BlockFormat.from_ints(list(ints))
+
+
+@lru_cache(maxsize=256)
+def _parse_element(ints: tuple[int, ...]) -> ElementType:
+    return ElementType.from_ints(list(ints))
 
 
 def _asked(
@@ -83,79 +105,128 @@ def _dense(values: Tensor, transposed: bool) -> Tensor:
     return values.t().contiguous().t() if transposed else values.contiguous()
 
 
-@torch.library.impl(_library, "quantize", "CompositeExplicitAutograd")
+def _implements(name: str) -> Callable[[Function], Function]:
+    """Registers an operator; numbers below the smallest normal one are not flushed inside."""
+
+    def register(function: Function) -> Function:
+        _library.impl(name, with_denormals(function), "CompositeExplicitAutograd")
+        return function
+
+    return register
+
+
+@_implements("quantize")
 def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    asked = _asked(x, *arguments)
-    codes, scales, amax = _quantize.codes_and_scales(
-        dispatch.encoded(asked), asked.format, asked.shape
-    )
-    return codes.contiguous(), scales.clone(memory_format=torch.contiguous_format), amax.clone()
+    codes, scales, amax = dispatch.codes_and_scales(_asked(x, *arguments))
+    return codes.contiguous(), scales.contiguous(), amax
 
 
-@torch.library.impl(_library, "fake_quantize", "CompositeExplicitAutograd")
+@_implements("fake_quantize")
 def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
-    values = dispatch.dequantized(_asked(x, *arguments)).to(x.dtype)
-    # torch's casts to 16 bits give NaN other bits in vectors than in what is left of them
-    return _dense(positive_nan_(values) if values.element_size() == 2 else values, arguments[1])
+    asked = _asked(x, *arguments)
+    return _dense(dispatch.dequantized(asked, x.dtype), asked.transposed)
 
 
-@torch.library.impl(_library, "operand", "CompositeExplicitAutograd")
+@_implements("operand")
 def _operand_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    values, epilogue = dispatch.operand(_asked(x, *arguments))
-    epilogue = epilogue.clone(memory_format=torch.contiguous_format)
-    return _dense(values, arguments[1]), epilogue
+    *how, dtype, turned = arguments
+    ((values, epilogue),) = dispatch.operands([_asked(x, *how)], dtype, turned)
+    return values, epilogue.clone(memory_format=torch.contiguous_format)
 
 
-@torch.library.impl(_library, "dequantize", "CompositeExplicitAutograd")
-def _dequantize_impl(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int
+@_implements("operand_pair")
+def _operand_pair_impl(
+    x: Tensor,
+    format: list[int],
+    hadamard: int,
+    signs: list[int],
+    noise_bits: int,
+    stream: int,
+    format_t: list[int],
+    hadamard_t: int,
+    signs_t: list[int],
+    noise_bits_t: int,
+    stream_t: int,
+    state: Tensor | None,
+    row_ids: Tensor | None,
+    column_offset: int,
+    amax: Tensor | None,
+    amax_t: Tensor | None,
+    dtype: torch.dtype,
+    turned: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    where = (row_ids, column_offset)
+    rows = (format, False, hadamard, signs, noise_bits, state, stream, *where, amax)
+    columns = (format_t, True, hadamard_t, signs_t, noise_bits_t, state, stream_t, *where, amax_t)
+    asked = [_asked(x, *how) for how in (rows, columns)]
+    (values, epilogue), (values_t, epilogue_t) = dispatch.operands(asked, dtype, turned)
+    epilogues = [e.clone(memory_format=torch.contiguous_format) for e in (epilogue, epilogue_t)]
+    return values, epilogues[0], values_t, epilogues[1]
+
+
+@_implements("amax")
+def _amax_impl(
+    x: Tensor, format: list[int], transposed: bool, hadamard: int, signs: list[int]
 ) -> Tensor:
-    fmt = _parse(tuple(format))
-    encoded = _quantize.from_storage(codes, scales, amax, fmt, K)
-    return _quantize.dequantized(encoded, fmt, (codes.shape[0], K)).contiguous()
+    return dispatch.amax(_asked(x, format, transposed, hadamard, signs, 0, None, 0, None, 0, None))
 
 
-@torch.library.impl(_library, "stored_operand", "CompositeExplicitAutograd")
+@_implements("dequantize")
+def _dequantize_impl(
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
+) -> Tensor:
+    return stored.dequantized(codes, scales, amax, _parse(tuple(format)), K, dtype)
+
+
+@_implements("stored_operand")
 def _stored_operand_impl(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    fmt = _parse(tuple(format))
-    encoded = _quantize.from_storage(codes, scales, amax, fmt, K)
-    values, epilogue = _quantize.operand(encoded, fmt, (codes.shape[0], K))
-    return values.contiguous(), epilogue.clone(memory_format=torch.contiguous_format)
+    values, epilogue = stored.operand(codes, scales, amax, _parse(tuple(format)), K, dtype)
+    return values, epilogue.clone(memory_format=torch.contiguous_format)
 
 
-@torch.library.impl(_library, "hadamard", "CompositeExplicitAutograd")
+@_implements("cast")
+def _cast_impl(x: Tensor, element: list[int], ties: int, overflow: int) -> Tensor:
+    return minifloat.cast(x, _parse_element(tuple(element)), Ties(ties), Overflow(overflow))
+
+
+@_implements("hadamard")
 def _hadamard_impl(x: Tensor, size: int, signs: list[int], dim: int) -> Tensor:
-    return _hadamard.hadamard(x, size, signs, dim).clone(memory_format=torch.contiguous_format)
+    return hadamard_dispatch.hadamard(x, size, tuple(signs), dim)
+
+
+@_implements("random_bits")
+def _random_bits_impl(
+    state: Tensor,
+    rows: int,
+    columns: int,
+    stream: int,
+    bits: int,
+    row_ids: Tensor | None,
+    column_offset: int,
+) -> Tensor:
+    return philox.random_bits(
+        rows,
+        columns,
+        state,
+        stream=stream,
+        bits=bits,
+        row_ids=row_ids,
+        column_offset=column_offset,
+    )
 
 
 @torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")
-def _matmul_impl(a: Tensor, b: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
+def _matmul_impl(a: Tensor, b: Tensor, alpha: Tensor | None, dtype: torch.dtype) -> Tensor:
     if torch.is_autocast_enabled(a.device.type):
         with torch.autocast(a.device.type, enabled=False):
-            return _matmul.scaled_matmul(a, b, alpha, fast)
-    return _matmul.scaled_matmul(a, b, alpha, fast)
+            return matmul_dispatch.scaled_matmul(a, b, alpha, dtype)
+    return matmul_dispatch.scaled_matmul(a, b, alpha, dtype)
 
 
 def _shape(x: Tensor, transposed: bool) -> tuple[int, int]:
     return (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
-
-
-def _amax_shape(fmt: BlockFormat, rows: int) -> tuple[int, ...]:
-    return {Level.NONE: (0,), Level.TENSOR: (1,), Level.ROW: (rows,)}[fmt.level]
-
-
-def _epilogue_shape(fmt: BlockFormat, rows: int) -> tuple[int, ...]:
-    if fmt.level == Level.ROW or (fmt.whole_rows and fmt.block == (1, WHOLE)):
-        return (rows, 1)
-    return (1,) if fmt.level == Level.TENSOR or fmt.whole_rows else (0,)
-
-
-def _stored_dtype(element: ElementType) -> torch.dtype:
-    if element.bits > 16:
-        return torch.float32
-    return torch.uint8 if element.bits <= 8 else torch.int16
 
 
 @torch.library.register_fake("fp4lab::quantize", lib=_library)
@@ -165,14 +236,13 @@ def _quantize_fake(
     fmt = _parse(tuple(format))
     rows, columns = _shape(x, transposed)
     width = (columns + 1) // 2 if fmt.packed else columns
-    codes = x.new_empty((rows, width), dtype=_stored_dtype(fmt.element))
+    codes = x.new_empty((rows, width), dtype=_quantize.code_dtype(fmt.element))
     if fmt.scale is None:
         scales = x.new_empty((0, 0), dtype=torch.float32)
     else:
-        sides = _quantize.block_sides(fmt, rows, columns)
-        grid = (-(-rows // sides[0]), -(-columns // sides[1]))
-        scales = x.new_empty(grid, dtype=_stored_dtype(fmt.scale))
-    return codes, scales, x.new_empty(_amax_shape(fmt, rows), dtype=torch.float32)
+        grid = _quantize.scale_grid(fmt, rows, columns)
+        scales = x.new_empty(grid, dtype=_quantize.code_dtype(fmt.scale))
+    return codes, scales, x.new_empty(_quantize.amax_shape(fmt, rows), dtype=torch.float32)
 
 
 @torch.library.register_fake("fp4lab::fake_quantize", lib=_library)
@@ -180,30 +250,53 @@ def _fake_quantize_fake(x: Tensor, format: list[int], transposed: bool, *_: obje
     return _dense(x.new_empty(_shape(x, transposed)), transposed)
 
 
-@torch.library.register_fake("fp4lab::operand", lib=_library)
-def _operand_fake(
-    x: Tensor, format: list[int], transposed: bool, *_: object
+def _operand_like(
+    x: Tensor, format: list[int], transposed: bool, dtype: torch.dtype, turned: bool
 ) -> tuple[Tensor, Tensor]:
     fmt = _parse(tuple(format))
     rows, columns = _shape(x, transposed)
-    values = _dense(x.new_empty((rows, columns), dtype=torch.float32), transposed)
-    return values, x.new_empty(_epilogue_shape(fmt, rows), dtype=torch.float32)
+    values = _dense(x.new_empty((rows, columns), dtype=dtype), transposed and not turned)
+    return values, x.new_empty(_quantize.epilogue_shape(fmt, rows), dtype=torch.float32)
+
+
+@torch.library.register_fake("fp4lab::operand", lib=_library)
+def _operand_fake(
+    x: Tensor, format: list[int], transposed: bool, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    return _operand_like(x, format, transposed, *rest[-2:])
+
+
+@torch.library.register_fake("fp4lab::operand_pair", lib=_library)
+def _operand_pair_fake(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = _operand_like(x, arguments[0], False, *arguments[-2:])
+    return *rows, *_operand_like(x, arguments[5], True, *arguments[-2:])
+
+
+@torch.library.register_fake("fp4lab::amax", lib=_library)
+def _amax_fake(x: Tensor, format: list[int], transposed: bool, *_: object) -> Tensor:
+    shape = _quantize.amax_shape(_parse(tuple(format)), _shape(x, transposed)[0])
+    return x.new_empty(shape, dtype=torch.float32)
 
 
 @torch.library.register_fake("fp4lab::dequantize", lib=_library)
 def _dequantize_fake(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
 ) -> Tensor:
-    return codes.new_empty((codes.shape[0], K), dtype=torch.float32)
+    return codes.new_empty((codes.shape[0], K), dtype=dtype)
 
 
 @torch.library.register_fake("fp4lab::stored_operand", lib=_library)
 def _stored_operand_fake(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    values = codes.new_empty((codes.shape[0], K), dtype=torch.float32)
-    shape = _epilogue_shape(_parse(tuple(format)), codes.shape[0])
+    values = codes.new_empty((codes.shape[0], K), dtype=dtype)
+    shape = _quantize.epilogue_shape(_parse(tuple(format)), codes.shape[0])
     return values, codes.new_empty(shape, dtype=torch.float32)
+
+
+@torch.library.register_fake("fp4lab::cast", lib=_library)
+def _cast_fake(x: Tensor, element: list[int], ties: int, overflow: int) -> Tensor:
+    return x.new_empty(x.shape, dtype=torch.float32)
 
 
 @torch.library.register_fake("fp4lab::hadamard", lib=_library)
@@ -211,15 +304,24 @@ def _hadamard_fake(x: Tensor, size: int, signs: list[int], dim: int) -> Tensor:
     return x.new_empty(x.shape)
 
 
+@torch.library.register_fake("fp4lab::random_bits", lib=_library)
+def _random_bits_fake(state: Tensor, rows: int, columns: int, *rest: Any) -> Tensor:
+    return state.new_empty((rows, columns), dtype=torch.uint8 if rest[1] == 8 else torch.int64)
+
+
 @torch.library.register_fake("fp4lab::matmul", lib=_library)
-def _matmul_fake(a: Tensor, b: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
-    return a.new_empty((a.shape[0], b.shape[0]), dtype=_matmul.result_dtype(a, b))
+def _matmul_fake(a: Tensor, b: Tensor, alpha: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=dtype)
 
 
 quantize = torch.ops.fp4lab.quantize.default
 fake_quantize = torch.ops.fp4lab.fake_quantize.default
 operand = torch.ops.fp4lab.operand.default
+operand_pair = torch.ops.fp4lab.operand_pair.default
+amax = torch.ops.fp4lab.amax.default
 dequantize = torch.ops.fp4lab.dequantize.default
 stored_operand = torch.ops.fp4lab.stored_operand.default
+cast = torch.ops.fp4lab.cast.default
 hadamard = torch.ops.fp4lab.hadamard.default
+random_bits = torch.ops.fp4lab.random_bits.default
 matmul = torch.ops.fp4lab.matmul.default

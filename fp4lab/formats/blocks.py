@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from fp4lab.errors import InputError, expect
-from fp4lab.formats.elements import FP32, ElementType, Specials, compute_properties
+from fp4lab.formats.elements import FP32, ElementType, compute_properties
 from fp4lab.formats.rounding import Overflow, Ties
 from fp4lab.formats.scaling import BlockScale, Level, ScaleRule, Selection
 from fp4lab.specs.plain import repr_without_defaults
@@ -222,6 +222,15 @@ class BlockFormat:
 
     __repr__ = repr_without_defaults
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # formats are keys of caches on the way to every operator
+        fields = dataclasses.fields(self)
+        return hash(tuple(getattr(self, field.name) for field in fields))
+
     @cached_property
     def rounds_scale(self) -> bool:
         """Whether block scales are rounded to their type, as those of two levels are."""
@@ -290,8 +299,8 @@ class BlockFormat:
         """
         rows, columns = self.block or (-1, -1)
         return [
-            *_element_ints(self.element),
-            *(_element_ints(self.scale) if self.scale is not None else [0] * 6),
+            *self.element.ints,
+            *(self.scale.ints if self.scale is not None else [0] * 6),
             rows,
             columns,
             int(self.scale_rule),
@@ -301,7 +310,7 @@ class BlockFormat:
                 _float_bits, (self.scale_cap, self.amax_target, self.scale_floor, self.zero_scale)
             ),
             int(self.scale_ties),
-            *_element_ints(self.scale_precision),
+            *self.scale_precision.ints,
             int(self.ties),
             int(self.overflow),
             int(self.selection),
@@ -314,8 +323,8 @@ class BlockFormat:
         element, scale, rest = ints[:6], ints[6:12], ints[12:]
         return BlockFormat(
             name="",
-            element=_element_from(element),
-            scale=_element_from(scale) if scale[0] else None,
+            element=ElementType.from_ints(element),
+            scale=ElementType.from_ints(scale) if scale[0] else None,
             block=None if rest[0] < 0 else (rest[0], rest[1]),
             scale_rule=ScaleRule(rest[2]),
             block_scale=BlockScale(rest[3]),
@@ -325,7 +334,7 @@ class BlockFormat:
             scale_floor=_float_from(rest[7]),
             zero_scale=_float_from(rest[8]),
             scale_ties=Ties(rest[9]),
-            scale_precision=_element_from(rest[10:16]),
+            scale_precision=ElementType.from_ints(rest[10:16]),
             ties=Ties(rest[16]),
             overflow=Overflow(rest[17]),
             selection=Selection(rest[18]),
@@ -341,19 +350,3 @@ def _float_bits(value: float) -> int:
 def _float_from(bits: int) -> float:
     value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return value
-
-
-def _element_ints(e: ElementType) -> list[int]:
-    return [
-        e.exponent_bits,
-        e.mantissa_bits,
-        e.bias,
-        int(e.specials),
-        int(e.signed),
-        int(e.has_zero),
-    ]
-
-
-def _element_from(ints: list[int]) -> ElementType:
-    e, m, bias, specials, signed, has_zero = ints
-    return ElementType("", e, m, bias, Specials(specials), bool(signed), bool(has_zero))

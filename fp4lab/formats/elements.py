@@ -107,6 +107,20 @@ class ElementType:
         return f"ElementType({self.name!r})"
 
     @cached_property
+    def ints(self) -> list[int]:
+        """All fields but the name as integers, for flat operator schemas (see `from_ints`)."""
+        flags = (int(self.signed), int(self.has_zero))
+        return [self.exponent_bits, self.mantissa_bits, self.bias, int(self.specials), *flags]
+
+    @staticmethod
+    def from_ints(ints: list[int]) -> ElementType:
+        """Inverse of `ints`, without the name."""
+        exponent, mantissa, bias, specials, signed, has_zero = ints
+        return ElementType(
+            "", exponent, mantissa, bias, Specials(specials), bool(signed), bool(has_zero)
+        )
+
+    @cached_property
     def is_short_float32(self) -> bool:
         """Whether codes are the leading bits of a float32 (BF16, and FP32 itself)."""
         same = self.signed and self.exponent_bits == 8 and self.bias == 127

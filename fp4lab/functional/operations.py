@@ -16,8 +16,8 @@ from fp4lab.functional.arguments import (
     operator_arguments,
 )
 from fp4lab.kernels import ops
+from fp4lab.kernels.matmul.dispatch import has_bf16
 from fp4lab.kernels.matmul.reference import epilogue_alpha
-from fp4lab.kernels.minifloat import reference as _minifloat
 from fp4lab.kernels.philox.reference import layer_key
 from fp4lab.tensor import QuantizedTensor
 
@@ -215,7 +215,7 @@ def saturated(x: Tensor, arguments: tuple[Any, ...], largest: int) -> Tensor:
     codes, scales, amax = ops.quantize(as_matrix(x.detach()), *arguments)
     columns = x.shape[-1] if not arguments[1] else x.shape[:-1].numel()
     full = torch.full_like(codes, largest)
-    limit: Tensor = ops.dequantize(full, scales, amax, arguments[0], columns)
+    limit: Tensor = ops.dequantize(full, scales, amax, arguments[0], columns, torch.float32)
     limit = limit.t() if arguments[1] else limit
     return x.detach().abs() > limit.reshape(x.shape) * (1 + 2.0**-21)
 
@@ -235,8 +235,8 @@ def scaled_matmul(
     Args:
         a: `[M, K]` with blocks along K (or `[K, M]` with axis=-2); leading dimensions are rows.
         b: `[N, K]` likewise.
-        accumulate: "exact": float32 operands and sums. "fast": bf16 operands, and products rounded
-            to bf16 before alpha; only where a CPU has bf16 instructions, or on a GPU.
+        accumulate: "exact": float32 operands and sums. "fast": bf16 operands with float32 sums, and
+            products rounded to bf16; only where a CPU has bf16 instructions, or on a GPU.
         dtype: of the result.
 
     Returns:
@@ -266,9 +266,12 @@ def scaled_matmul(
             "quantized along the same dimension (axis=-2 quantizes along rows)"
         )
     fast = check_accumulate(accumulate, a.device, a.format, b.format)
-    operands = [ops.stored_operand(*q.parts(), q.format.ints, q.matrix_shape[1]) for q in (a, b)]
+    narrow = torch.bfloat16 if fast else torch.float32
+    operands = [
+        ops.stored_operand(*q.parts(), q.format.ints, q.matrix_shape[1], narrow) for q in (a, b)
+    ]
     alpha = epilogue_alpha(operands[0][1], operands[1][1], a.format, b.format)
-    product: Tensor = ops.matmul(operands[0][0], operands[1][0], alpha, fast)
+    product: Tensor = ops.matmul(operands[0][0], operands[1][0], alpha, narrow)
     return product.to(dtype)
 
 
@@ -284,16 +287,12 @@ def check_accumulate(accumulate: str, device: torch.device, *fmts: BlockFormat) 
                 f"accumulate='fast' with format {fmt.name!r}: element times block scale needs more "
                 "than bf16's 8 bits; use 'exact'"
             )
-    if device.type == "cpu" and not _cpu_has_bf16():
+    if not has_bf16(device):
         raise InputError(
-            "accumulate='fast' needs a CPU with AVX512-BF16 or AMX, which this one lacks; use "
-            "'exact'"
+            "accumulate='fast' needs a GPU, or a CPU with AVX512-BF16 or AMX, which this one "
+            "lacks; use 'exact'"
         )
     return True
-
-
-def _cpu_has_bf16() -> bool:
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def cast(
@@ -321,5 +320,5 @@ def cast(
     expect("overflow", overflow, Overflow, "use one of fp4lab.formats.Overflow")
     if not element.has_zero or not element.signed:
         raise InputError(f"element={element.name!r} holds scales only; use it in a BlockFormat")
-    plain = x.to(torch.float32).resolve_neg()
-    return _minifloat.round_nearest(plain, element, ties, overflow)
+    rounded: Tensor = ops.cast(x.detach(), element.ints, ties, overflow)
+    return rounded

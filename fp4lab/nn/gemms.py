@@ -5,10 +5,12 @@
     wgrad   dW_NK = dY_MN^T X_MK       contracts M, the tokens
 
 Every operand is quantized along the axis that its product contracts, from the tensor itself or
-from the copy that fprop multiplied. Products run in float32 (in float64 where both operands are
-float64 that is not quantized) with the second-level scales in the epilogue
-(`fp4lab.kernels.matmul.reference`). Nothing here has state: rounding noise comes in as an
-int64 `[4]` tensor, of which each of the six operands has a stream of its own.
+from the copy that fprop multiplied. Sums are float32 (float64 where both operands are float64 that
+is not quantized), with the second-level scales in the epilogue (`fp4lab.kernels.matmul.reference`).
+Where the result is bf16 and both operands fit it, they are multiplied in bf16, which is exact and
+faster on hardware that has it; float32 sums, and one rounding, there too. Nothing here has state:
+rounding noise comes in as an int64 `[4]` tensor, of which each of the six operands has a stream of
+its own.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, Hadamard
+from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level
 from fp4lab.functional import check_ragged
 from fp4lab.kernels import ops
+from fp4lab.kernels.matmul.dispatch import has_bf16
 from fp4lab.kernels.matmul.reference import epilogue_alpha
-from fp4lab.recipes import LinearRecipe, Operand, Source
+from fp4lab.recipes import Gemm, LinearRecipe, Operand, Source
 from fp4lab.recipes.places import (
     DGRAD_DY,
     DGRAD_W,
@@ -50,8 +53,33 @@ class How(NamedTuple):
     layer: str = "linear"
 
 
+def operand_dtype(gemm: Gemm, result: torch.dtype, device: torch.device) -> torch.dtype:
+    """What the operands of a product are held in: bf16 where nothing is lost by it, else float32.
+
+    An operand that is not quantized fits where it comes in bf16, as the result goes out.
+    """
+    fits = all(
+        operand.format is None or _is_one_number_in_bf16(operand.format)
+        for operand in (gemm.a, gemm.b)
+    )
+    narrow = result == torch.bfloat16 and fits and has_bf16(device)
+    return torch.bfloat16 if narrow else torch.float32
+
+
+def _is_one_number_in_bf16(fmt: BlockFormat) -> bool:
+    """Whether operands fit bf16 and what is left for the epilogue is no more than one number."""
+    return fmt.operand_fits_bf16 and fmt.level != Level.ROW and fmt.block != (1, WHOLE)
+
+
 def prepare(
-    x: Tensor, operand: Operand, how: How, *, stream: int, transposed: bool = False
+    x: Tensor,
+    operand: Operand,
+    how: How,
+    *,
+    stream: int,
+    transposed: bool = False,
+    dtype: torch.dtype = torch.float32,
+    turned: bool = False,
 ) -> Prepared:
     """Quantize a matrix (or its transpose) for a product.
 
@@ -61,30 +89,45 @@ def prepare(
         how: noise, ragged policy, name.
         stream: noise stream.
         transposed: contract x's rows instead of its columns.
+        dtype: float32, or bf16 where `operand_dtype` allows it.
+        turned: lay a transpose out row by row (otherwise as the matrix is stored).
     """
     transform, dim = operand.hadamard, 0 if transposed else 1
     x = padded_to_hadamard(x, transform, dim=dim, ragged=how.ragged)
     if operand.format is None:
         if transform is not None:
             x = ops.hadamard(x, transform.size, transform.vector, dim)
-        values = widened(x)
+        values = x if x.dtype == dtype else widened(x)
         return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
-    shape = (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
-    check_ragged(shape, operand.format, transform, how.ragged, f"layer {how.layer!r}")
+    _check(x, operand, how, transposed)
     values, epilogue = ops.operand(
         x,
         operand.format.ints,
         transposed,
-        transform.size if transform is not None else 1,
-        transform.vector if transform is not None else [],
-        operand.rounding.noise_bits,
+        *_quantizer(operand),
         how.noise,
         stream,
         None,
         0,
         None,
+        dtype,
+        turned,
     )
     return Prepared(values, epilogue, operand.format)
+
+
+def _quantizer(operand: Operand) -> tuple[int, list[int], int]:
+    """Hadamard size and signs, and bits of noise."""
+    transform, noise_bits = operand.hadamard, operand.rounding.noise_bits
+    if transform is None:
+        return 1, [], noise_bits
+    return transform.size, transform.vector, noise_bits
+
+
+def _check(x: Tensor, operand: Operand, how: How, transposed: bool) -> None:
+    assert operand.format is not None
+    shape = (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
+    check_ragged(shape, operand.format, operand.hadamard, how.ragged, f"layer {how.layer!r}")
 
 
 def widened(x: Tensor) -> Tensor:
@@ -108,11 +151,13 @@ def padded_to_hadamard(x: Tensor, transform: Hadamard | None, *, dim: int, ragge
     return torch.nn.functional.pad(x, (0, zeros) if dim == 1 else (0, 0, 0, zeros))
 
 
-def product(a: Prepared, b: Prepared) -> Tensor:
-    """`a @ b^T`."""
+def product(a: Prepared, b: Prepared, result: torch.dtype = torch.float32) -> Tensor:
+    """`a @ b^T`, rounded once to the dtype of the result."""
     alpha = epilogue_alpha(a.epilogue, b.epilogue, a.format, b.format)
-    result: Tensor = ops.matmul(a.values, b.values, alpha, False)
-    return result
+    both_wide = a.values.dtype == b.values.dtype == torch.float64
+    dtype = torch.float64 if both_wide else result
+    made: Tensor = ops.matmul(a.values, b.values, alpha, dtype)
+    return made.to(result)
 
 
 def forward_copy(x: Tensor, operand: Operand, how: How, *, stream: int) -> Tensor:
@@ -135,7 +180,9 @@ def forward_copy(x: Tensor, operand: Operand, how: How, *, stream: int) -> Tenso
     return copy
 
 
-def operand_at(stored: Tensor, place: Place, recipe: LinearRecipe, how: How) -> Prepared:
+def operand_at(
+    stored: Tensor, place: Place, recipe: LinearRecipe, how: How, dtype: torch.dtype = torch.float32
+) -> Prepared:
     """X, W or dY as it is stored, made into an operand: from itself, or from fprop's copy."""
     here = recipe.operand(place)
     if here.source == Source.FORWARD:
@@ -143,24 +190,108 @@ def operand_at(stored: Tensor, place: Place, recipe: LinearRecipe, how: How) -> 
         assert first is not None
         forward = recipe.operand(first)
         if here.format is None and here.hadamard is None:
-            copy = prepare(stored, forward, how, stream=first.stream)
+            copy = prepare(stored, forward, how, stream=first.stream, dtype=dtype)
             if copy.epilogue.dim() < 2:
                 return Prepared(copy.values.t(), copy.epilogue, copy.format)
         # scales per row run along the axis that is contracted now: they go into the values
         stored = forward_copy(stored, forward, how, stream=first.stream)
-    return prepare(stored, here, how, stream=place.stream, transposed=place.transposed)
+    return prepare(
+        stored,
+        here,
+        how,
+        stream=place.stream,
+        transposed=place.transposed,
+        dtype=dtype,
+        turned=_turned(place, dtype),
+    )
 
 
-def fprop(x_MK: Tensor, w_NK: Tensor, recipe: LinearRecipe, how: How) -> Tensor:
+def _turned(place: Place, dtype: torch.dtype) -> bool:
+    """bf16 products are fastest with `a` row-major; `b` is read in either order."""
+    return place.transposed and place.side == "a" and dtype == torch.bfloat16
+
+
+def fprop(
+    x_MK: Tensor,
+    w_NK: Tensor,
+    recipe: LinearRecipe,
+    how: How,
+    result: torch.dtype = torch.float32,
+) -> Tensor:
     """Y_MN."""
-    return product(operand_at(x_MK, FPROP_X, recipe, how), operand_at(w_NK, FPROP_W, recipe, how))
+    dtype = operand_dtype(recipe.fprop, result, x_MK.device)
+    a = operand_at(x_MK, FPROP_X, recipe, how, dtype)
+    return product(a, operand_at(w_NK, FPROP_W, recipe, how, dtype), result)
 
 
-def dgrad(dy_MN: Tensor, w_NK: Tensor, recipe: LinearRecipe, how: How) -> Tensor:
-    """dX_MK."""
-    return product(operand_at(dy_MN, DGRAD_DY, recipe, how), operand_at(w_NK, DGRAD_W, recipe, how))
+def dgrad(
+    dy_MN: Tensor,
+    w_NK: Tensor,
+    recipe: LinearRecipe,
+    how: How,
+    result: torch.dtype = torch.float32,
+    *,
+    a: Prepared | None = None,
+) -> Tensor:
+    """dX_MK; `a` is dY's operand where it has been made."""
+    dtype = operand_dtype(recipe.dgrad, result, dy_MN.device)
+    a = operand_at(dy_MN, DGRAD_DY, recipe, how, dtype) if a is None else a
+    return product(a, operand_at(w_NK, DGRAD_W, recipe, how, dtype), result)
 
 
-def wgrad(dy_MN: Tensor, x_MK: Tensor, recipe: LinearRecipe, how: How) -> Tensor:
-    """dW_NK."""
-    return product(operand_at(dy_MN, WGRAD_DY, recipe, how), operand_at(x_MK, WGRAD_X, recipe, how))
+def wgrad(
+    dy_MN: Tensor,
+    x_MK: Tensor,
+    recipe: LinearRecipe,
+    how: How,
+    result: torch.dtype = torch.float32,
+    *,
+    a: Prepared | None = None,
+) -> Tensor:
+    """dW_NK; `a` is dY^T's operand where it has been made."""
+    dtype = operand_dtype(recipe.wgrad, result, dy_MN.device)
+    a = operand_at(dy_MN, WGRAD_DY, recipe, how, dtype) if a is None else a
+    return product(a, operand_at(x_MK, WGRAD_X, recipe, how, dtype), result)
+
+
+def backward(
+    dy_MN: Tensor,
+    x_MK: Tensor,
+    w_NK: Tensor,
+    recipe: LinearRecipe,
+    how: How,
+) -> tuple[Tensor, Tensor]:
+    """dX and dW in the dtypes of X and W, with both operands of dY from one read of it."""
+    dtypes = [
+        operand_dtype(gemm, result.dtype, dy_MN.device)
+        for gemm, result in ((recipe.dgrad, x_MK), (recipe.wgrad, w_NK))
+    ]
+    rows, columns = recipe.operand(DGRAD_DY), recipe.operand(WGRAD_DY)
+    fits = all(
+        hadamard_padding(dy_MN.shape[dim], operand.hadamard, how.ragged) == 0
+        for dim, operand in ((1, rows), (0, columns))
+    )
+    a = a_t = None
+    if rows.format is not None and columns.format is not None and fits and len({*dtypes}) == 1:
+        _check(dy_MN, rows, how, False)
+        _check(dy_MN, columns, how, True)
+        values, epilogue, values_t, epilogue_t = ops.operand_pair(
+            dy_MN,
+            rows.format.ints,
+            *_quantizer(rows),
+            DGRAD_DY.stream,
+            columns.format.ints,
+            *_quantizer(columns),
+            WGRAD_DY.stream,
+            how.noise,
+            None,
+            0,
+            None,
+            None,
+            dtypes[0],
+            _turned(WGRAD_DY, dtypes[0]),
+        )
+        a = Prepared(values, epilogue, rows.format)
+        a_t = Prepared(values_t, epilogue_t, columns.format)
+    dx_MK = dgrad(dy_MN, w_NK, recipe, how, x_MK.dtype, a=a)
+    return dx_MK, wgrad(dy_MN, x_MK, recipe, how, w_NK.dtype, a=a_t)

@@ -157,7 +157,7 @@ class _QuantizedLinear(torch.autograd.Function):
         noise = noise.clone()
         ctx.save_for_backward(x_MK, w_NK, noise)
         ctx.recipe, ctx.ragged, ctx.layer = recipe, ragged, layer
-        return gemms.fprop(x_MK, w_NK, recipe, How(noise, ragged, layer)).to(x_MK.dtype)
+        return gemms.fprop(x_MK, w_NK, recipe, How(noise, ragged, layer), x_MK.dtype)
 
     @staticmethod
     @once_differentiable
@@ -165,8 +165,11 @@ class _QuantizedLinear(torch.autograd.Function):
         x_MK, w_NK, noise = ctx.saved_tensors
         how = How(noise, ctx.ragged, ctx.layer)
         dx = dw = None
-        if ctx.needs_input_grad[0]:
-            dx = gemms.dgrad(dy_MN, w_NK, ctx.recipe, how).to(x_MK.dtype)
-        if ctx.needs_input_grad[1]:
-            dw = gemms.wgrad(dy_MN, x_MK, ctx.recipe, how).to(w_NK.dtype)
+        needs_x, needs_w = ctx.needs_input_grad[:2]
+        if needs_x and needs_w:
+            dx, dw = gemms.backward(dy_MN, x_MK, w_NK, ctx.recipe, how)
+        elif needs_x:
+            dx = gemms.dgrad(dy_MN, w_NK, ctx.recipe, how, x_MK.dtype)
+        elif needs_w:
+            dw = gemms.wgrad(dy_MN, x_MK, ctx.recipe, how, w_NK.dtype)
         return dx, dw, None, None, None, None

@@ -41,19 +41,11 @@ def epilogue_alpha(
     return alpha / alpha.new_full((), factor) if factor != 1.0 else alpha
 
 
-def result_dtype(a: Tensor, b: Tensor) -> torch.dtype:
-    """The type of the sums and of the result."""
-    return torch.float64 if a.dtype == b.dtype == torch.float64 else torch.float32
-
-
-def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, fast: bool) -> Tensor:
-    """`a @ b^T * alpha` with float32 accumulation; `fast` multiplies in bf16 (and rounds to it).
+def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """`a @ b^T * alpha` with float32 sums, rounded once to `dtype`.
 
     Two float64 operands, which no quantizer gives, are multiplied in float64.
     """
-    wide = result_dtype(a_MK, b_NK)
-    if fast:
-        product = (a_MK.to(torch.bfloat16) @ b_NK.to(torch.bfloat16).t()).to(wide)
-    else:
-        product = a_MK.to(wide) @ b_NK.to(wide).t()
-    return product if alpha is None else product.mul_(alpha)
+    wide = torch.float64 if a_MK.dtype == b_NK.dtype == torch.float64 else torch.float32
+    product = a_MK.to(wide) @ b_NK.to(wide).t()
+    return (product if alpha is None else product.mul_(alpha)).to(dtype)

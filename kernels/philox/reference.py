@@ -69,6 +69,13 @@ def key_salt(stream: int, bits: int) -> tuple[int, int]:
     return stream * _WEYL[0] & _MASK, bits * _MODE & _MASK
 
 
+def noise_words(state: Tensor, stream: int, bits: int) -> tuple[int, int, int, int]:
+    """Key low and high with stream and mode in them, step and microbatch."""
+    low, high, step, microbatch = (word & _MASK for word in state.tolist())
+    salt = key_salt(stream, bits)
+    return low ^ salt[0], high ^ salt[1], step, microbatch
+
+
 def random_bits(
     num_rows: int,
     num_columns: int,

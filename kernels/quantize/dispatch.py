@@ -1,53 +1,130 @@
-"""One quantization, and who computes it: the C version where it takes the case."""
+"""One quantization, and who computes it: C, torch in groups of rows, or the reference.
+
+Every function gives what the reference gives, to the last bit, in the operand's sense: `[M, K]`
+with blocks along K, also of a transposed operand.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
-from fp4lab.kernels.minifloat.reference import round_nearest
-from fp4lab.kernels.quantize import native, reference
-from fp4lab.kernels.quantize.native import Result
+from fp4lab.formats import Level
+from fp4lab.kernels import backends
+from fp4lab.kernels.minifloat.reference import encode
+from fp4lab.kernels.native.structures import DTYPES
+from fp4lab.kernels.quantize import chunked, native, reference
+from fp4lab.kernels.quantize.native import Made, Result, Want
 from fp4lab.kernels.quantize.reference import Encoded, Quantization
-from fp4lab.kernels.quantize.scales import positive_nan_
+from fp4lab.kernels.quantize.scales import positive_nan_, stored
 
 
-def encoded(asked: Quantization) -> Encoded:
-    """Element values and scales."""
-    quantized = _native(asked, Result.ELEMENTS)
-    if quantized is None:
-        return reference.encoded(asked)
-    values, decode, amax = quantized
-    return Encoded(reference.blocked(values, asked.format), decode[:, None, :, None], amax)
-
-
-def operand(asked: Quantization) -> tuple[Tensor, Tensor]:
-    """What enters a product, and what is left for its epilogue."""
+def codes_and_scales(asked: Quantization) -> list[Tensor]:
+    """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
     fmt = asked.format
-    if fmt.block is None and asked.noise is None:
-        # a plain cast has no scales to lay out
-        z = reference.prepare(asked)
-        values = round_nearest(z, fmt.element, fmt.ties, fmt.overflow)
-        return positive_nan_(values), z.new_zeros(0)
-    quantized = _native(asked, Result.ELEMENTS if fmt.whole_rows else Result.OPERAND)
-    if quantized is None:
-        return reference.operand(reference.encoded(asked), fmt, asked.shape)
-    values, decode, amax = quantized
-    return values, reference.epilogue(decode, amax, fmt, asked.shape[0])
+    if not _by_c(asked):
+        return _by_torch(
+            asked, lambda encoded, group: reference.codes_and_scales(encoded, fmt, group.shape)
+        )
+    # C writes bytes; wider codes are made here
+    in_bytes = fmt.element.bits <= 8
+    want = Want(codes=True) if in_bytes else Want(result=Result.ELEMENTS, scales=True)
+    (made,) = native.quantize([asked], [want])
+    codes = made.data if in_bytes else encode(made.data.contiguous(), fmt.element)
+    if made.scales is None:
+        return [codes, made.amax.new_zeros((0, 0)), made.amax]
+    scales = stored(made.scales, fmt) if made.scales.dtype == torch.float32 else made.scales
+    return [codes, scales, made.amax]
 
 
-def dequantized(asked: Quantization) -> Tensor:
-    """The float32 values that codes and scales stand for."""
-    quantized = _native(asked, Result.DEQUANTIZED)
-    if quantized is None:
-        return reference.dequantized(reference.encoded(asked), asked.format, asked.shape)
-    return quantized.values
+def amax(asked: Quantization) -> Tensor:
+    """The second-level amax that the operand would get: float32 `[1]`, `[M]` or `[0]`."""
+    fmt = asked.format
+    if _by_c(asked):
+        (made,) = native.quantize([asked], [Want(amax_only=True)])
+        return made.amax
+    values = reference.prepare(asked).abs()
+    if values.numel() == 0 or fmt.level == Level.NONE:
+        return values.new_zeros(reference.amax_shape(fmt, asked.shape[0]))
+    most = values.amax(dim=1) if fmt.level == Level.ROW else values.amax().view(1)
+    return positive_nan_(most)
 
 
-def _native(asked: Quantization, result: Result) -> native.Quantized | None:
-    """The C version's answer in the operand's orientation, or None where it has none."""
-    if not native.takes(asked):
-        return None
-    values, decode, amax = native.quantize(asked, result)
-    if asked.transposed:
-        values, decode = values.t(), decode.t()
-    return native.Quantized(values, decode, amax)
+def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
+    """The numbers that codes and scales stand for: computed in float32, rounded to `dtype`."""
+    fmt = asked.format
+    if _by_c(asked):
+        in_c = dtype if dtype in DTYPES else torch.float32
+        (made,) = native.quantize([asked], [Want(dtype=in_c)])
+        return made.data.to(dtype)
+    values, _ = _by_torch(
+        asked, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.amax]
+    )
+    return _rounded(values, dtype)
+
+
+def operands(
+    asked: Sequence[Quantization], dtype: torch.dtype, turned: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """What enters a product, and what is left for its epilogue.
+
+    Args:
+        asked: one quantization, or two of the same matrix, which C makes from the same reads of it.
+        dtype: float32, or bf16 where that holds the numbers.
+        turned: give a transposed operand row-major, instead of with the strides of x^T.
+    """
+    if not all(map(_by_c, asked)):
+        return [_operand_by_torch(one, dtype, turned) for one in asked]
+    wanted = [
+        Want(
+            result=Result.ELEMENTS if one.format.whole_rows else Result.OPERAND,
+            dtype=dtype,
+            scales=one.format.whole_rows,
+            turned=turned,
+        )
+        for one in asked
+    ]
+    return [
+        (made.data, _epilogue(made, one))
+        for made, one in zip(native.quantize(asked, wanted), asked, strict=True)
+    ]
+
+
+def _epilogue(made: Made, asked: Quantization) -> Tensor:
+    scales = made.amax if made.scales is None else made.scales
+    return reference.epilogue(scales, made.amax, asked.format, asked.shape[0])
+
+
+def _operand_by_torch(
+    asked: Quantization, dtype: torch.dtype, turned: bool
+) -> tuple[Tensor, Tensor]:
+    fmt = asked.format
+
+    def finish(encoded: Encoded, group: Quantization) -> list[Tensor]:
+        values, _ = reference.operand(encoded, fmt, group.shape)
+        scale = encoded.decode_R1C1 if fmt.whole_rows else None
+        return [values, values[:0, :0] if scale is None else scale[:, 0, :, 0], encoded.amax]
+
+    values, scales, amax = _by_torch(asked, finish)
+    epilogue = reference.epilogue(scales, amax, fmt, asked.shape[0])
+    values = _rounded(values, dtype)
+    as_stored = asked.transposed and not turned
+    return values.t().contiguous().t() if as_stored else values.contiguous(), epilogue
+
+
+def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """torch's casts to 16 bits give NaN other bits in vectors than in what is left of them."""
+    values = values.to(dtype)
+    return positive_nan_(values) if values.element_size() == 2 else values
+
+
+def _by_c(asked: Quantization) -> bool:
+    return backends.chosen(asked.x_MK.device) == "native" and native.takes(asked)
+
+
+def _by_torch(asked: Quantization, finish: chunked.Finish) -> list[Tensor]:
+    if backends.chosen(asked.x_MK.device) != "reference" and chunked.takes(asked):
+        return chunked.encoded(asked, finish)
+    return finish(reference.encoded(asked), asked)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fp4lab.formats import WHOLE, BlockFormat, Level, Selection
+from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level, Selection
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
 from fp4lab.kernels.minifloat.reference import decode, encode, round_nearest, round_stochastic
-from fp4lab.kernels.philox.reference import key_salt, random_bits
+from fp4lab.kernels.philox.reference import random_bits
 from fp4lab.kernels.quantize.scales import (
     Scales,
     block_scales,
@@ -40,12 +40,6 @@ class Noise(NamedTuple):
     bits: int
     row_ids: Tensor | None = None
     column_offset: int = 0
-
-    def words(self) -> tuple[int, int, int, int]:
-        """Key low and high, step and microbatch, as Philox takes them."""
-        low, high, step, microbatch = (word & 0xFFFFFFFF for word in self.state.tolist())
-        salt = key_salt(self.stream, self.bits)
-        return low ^ salt[0], high ^ salt[1], step, microbatch
 
 
 class Quantization(NamedTuple):
@@ -91,6 +85,31 @@ def block_sides(fmt: BlockFormat, num_rows: int, num_columns: int) -> tuple[int,
     """Rows and columns of a block, the whole extent filled in (at least 1)."""
     rows, columns = fmt.block or (1, 1)
     return rows or max(num_rows, 1), columns or max(num_columns, 1)
+
+
+def scale_grid(fmt: BlockFormat, num_rows: int, num_columns: int) -> tuple[int, int]:
+    """Rows and columns of the block scales."""
+    rows, columns = block_sides(fmt, num_rows, num_columns)
+    return -(-num_rows // rows), -(-num_columns // columns)
+
+
+def amax_shape(fmt: BlockFormat, num_rows: int) -> tuple[int]:
+    """Of the second-level amax: `[1]`, `[M]` or `[0]`."""
+    return ({Level.NONE: 0, Level.TENSOR: 1, Level.ROW: num_rows}[fmt.level],)
+
+
+def epilogue_shape(fmt: BlockFormat, num_rows: int) -> tuple[int, ...]:
+    """Of what `operand` leaves for the epilogue: `[1]`, `[M, 1]` or `[0]`."""
+    if fmt.level == Level.ROW or (fmt.whole_rows and fmt.block == (1, WHOLE)):
+        return (num_rows, 1)
+    return (1,) if fmt.level == Level.TENSOR or fmt.whole_rows else (0,)
+
+
+def code_dtype(element: ElementType) -> torch.dtype:
+    """What codes, or scales, of a type are stored as."""
+    if element.bits > 16:
+        return torch.float32
+    return torch.uint8 if element.bits <= 8 else torch.int16
 
 
 def blocked(x_MK: Tensor, fmt: BlockFormat) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 import fp4lab
 from fp4lab import formats as f
 from fp4lab.formats import BlockFormat, ElementType, Overflow
-from fp4lab.kernels import native
+from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.minifloat.reference import encode, round_stochastic
 from tests.golden.arrays import Ours, Outcome, load, outcome, tensor
@@ -53,7 +53,7 @@ def compare(file: str, key: str) -> Outcome:
     """
     [(family, parts)] = family_of(file, key)
     found = outcome(family.compute(**parts), load(file)[key])
-    with native.backend("reference"):
+    with backends.backend("reference"):
         reference = outcome(family.compute(**parts), load(file)[key])
     return found._replace(different=max(found.different, reference.different))
 
@@ -80,9 +80,9 @@ TRANSFORMS = {
 
 @cache
 def _quantized(
-    x: str, fmt: BlockFormat, axis: int, hadamard: f.Hadamard | None, use_native: bool
+    x: str, fmt: BlockFormat, axis: int, hadamard: f.Hadamard | None, backend: str
 ) -> fp4lab.QuantizedTensor:
-    assert use_native == native.wants_native()
+    assert backend == backends.forced()
     return fp4lab.quantize(recorded_input(x), fmt, axis=axis, hadamard=hadamard, ragged="pad")
 
 
@@ -90,7 +90,7 @@ def quantized(
     x: str, fmt: BlockFormat, axis: int = -1, hadamard: f.Hadamard | None = None
 ) -> fp4lab.QuantizedTensor:
     """An input in a format, computed once by each backend."""
-    return _quantized(x, fmt, axis, hadamard, native.wants_native())
+    return _quantized(x, fmt, axis, hadamard, backends.forced())
 
 
 def nvfp4(x: str, config: str, columnwise: bool) -> fp4lab.QuantizedTensor:

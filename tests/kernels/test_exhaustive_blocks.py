@@ -12,7 +12,7 @@ from torch import Tensor
 import fp4lab
 from fp4lab import formats as f
 from fp4lab.formats import BlockFormat, BlockScale, ElementType, Overflow, Rounding, ScaleRule, Ties
-from fp4lab.kernels import native
+from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat.reference import decode
 from fp4lab.kernels.philox.reference import random_bits
 from tests.kernels import block_oracle, oracle
@@ -45,7 +45,7 @@ def blocks_with_scale_one(element: ElementType) -> tuple[Tensor, BlockFormat]:
 @pytest.mark.parametrize("element", ELEMENTS, ids=lambda e: e.name)
 def test_every_bf16_to_nearest(element: ElementType, backend: str) -> None:
     x, fmt = blocks_with_scale_one(element)
-    with native.backend(backend):
+    with backends.backend(backend):
         q = fp4lab.fake_quantize(x, fmt)
     same(q, oracle.nearest(x.double().numpy(), element, Ties.EVEN, Overflow.SATURATE))
 
@@ -59,7 +59,7 @@ def test_every_bf16_at_random(element: ElementType, mode: Rounding, backend: str
     for step in range(2):
         noise = fp4lab.noise_state(0, step=step)
         random = random_bits(*x.shape, noise, stream=0, bits=mode.noise_bits)
-        with native.backend(backend):
+        with backends.backend(backend):
             q = fp4lab.fake_quantize(x, fmt, rounding=mode, noise=noise)
         integers = random.to(torch.int64).numpy()
         expected = oracle.stochastic(
@@ -81,7 +81,7 @@ def test_every_bf16_as_the_amax_of_a_power_of_two_scale(
     fmt = fmt.replace(block=(1, 1), scale_rule=rule)
     expected = block_oracle.quantize(x.numpy(), fmt)
     for backend in BACKENDS:
-        with native.backend(backend):
+        with backends.backend(backend):
             q = fp4lab.quantize(x, fmt)
         same(decode(q.scales, f.E8M0), expected.scales)
         same(q.dequantize(), expected.dequantized)

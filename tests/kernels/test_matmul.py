@@ -56,7 +56,7 @@ def test_the_tensor_scales_multiply_the_sum_once() -> None:
     """E2M1 x E4M3 products are multiples of 2^-20: with few of them the float32 sum is exact."""
     x, w = torch.randn(M, 32), torch.randn(N, 32)
     a, b = quantized(x, f.NVFP4), quantized(w, f.NVFP4_16X16)
-    operands = [ops.stored_operand(*q.parts(), q.format.ints, 32)[0] for q in (a, b)]
+    operands = [ops.stored_operand(*q.parts(), q.format.ints, 32, torch.float32)[0] for q in (a, b)]
     exact = operands[0].double() @ operands[1].double().t()
     assert torch.equal(exact.float().double(), exact)
     alpha = (a.amax * b.amax) / torch.tensor(36.0 * 448 * 448)
@@ -66,7 +66,7 @@ def test_the_tensor_scales_multiply_the_sum_once() -> None:
 @pytest.mark.parametrize("fmt", FORMATS, ids=name)
 def test_operands_fit_bf16_where_the_format_says_so(fmt: BlockFormat) -> None:
     q = quantized(torch.randn(32, 256) * 2.0 ** torch.randint(-9, 9, (32, 256)), fmt)
-    values, _ = ops.stored_operand(*q.parts(), fmt.ints, 256)
+    values, _ = ops.stored_operand(*q.parts(), fmt.ints, 256, torch.float32)
     fits = torch.equal(values.to(torch.bfloat16).to(torch.float32), values)
     assert fits or not fmt.operand_fits_bf16
     assert fmt.operand_fits_bf16 == (fmt.name not in ("fp8_1x128_e4m3", "fp8_128x128_e4m3", "fp16"))
@@ -75,7 +75,7 @@ def test_operands_fit_bf16_where_the_format_says_so(fmt: BlockFormat) -> None:
 def test_the_operand_and_its_epilogue_stand_for_the_dequantized_values() -> None:
     for fmt in FORMATS:
         q = quantized(torch.randn(32, 256), fmt)
-        values, epilogue = ops.stored_operand(*q.parts(), fmt.ints, 256)
+        values, epilogue = ops.stored_operand(*q.parts(), fmt.ints, 256, torch.float32)
         whole = values.double()
         if epilogue.numel():
             whole = whole * epilogue.double() / fmt.amax_factor
@@ -130,7 +130,7 @@ def test_the_sqnr_of_an_nvfp4_product_of_gaussians() -> None:
     assert abs(ratio - expected) < 5 * (2 * 2**0.5 / 64) * expected
 
 
-def test_fast_products_round_to_bf16_before_alpha() -> None:
+def test_fast_products_round_to_bf16_once() -> None:
     a, b = quantized(torch.randn(M, K), f.NVFP4), quantized(torch.randn(N, K), f.NVFP4)
     wide = quantized(torch.randn(N, K), f.FP8_1X128_E4M3)
     with pytest.raises(InputError, match="'fp8_1x128_e4m3'"):
@@ -140,7 +140,7 @@ def test_fast_products_round_to_bf16_before_alpha() -> None:
             fp4lab.scaled_matmul(a, b, accumulate="fast")
         return
     fast = fp4lab.scaled_matmul(a, b, accumulate="fast")
-    operands = [ops.stored_operand(*q.parts(), q.format.ints, K)[0] for q in (a, b)]
+    operands = [ops.stored_operand(*q.parts(), q.format.ints, K, torch.float32)[0] for q in (a, b)]
     alpha = a.amax.double() * b.amax.double() / (36.0 * 448 * 448)
     exact = operands[0].double() @ operands[1].double().t() * alpha
     size = operands[0].double().abs() @ operands[1].double().abs().t() * alpha
@@ -152,3 +152,20 @@ def test_operands_of_other_lengths_are_refused() -> None:
     a, b = quantized(torch.randn(4, 32), f.MXFP4), quantized(torch.randn(4, 64), f.MXFP4)
     with pytest.raises(InputError, match="a contracts 32 values and b 64"):
         fp4lab.scaled_matmul(a, b)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "inner"), [(512, 256, 64), (64, 300, 1000), (3, 5, 64)]
+)
+def test_a_bf16_product_is_the_float32_sum_rounded_once(
+    rows: int, columns: int, inner: int
+) -> None:
+    """Sums of NVFP4 elements are exact in float32: times alpha and rounded, bits are equal."""
+    values = torch.tensor(f.E2M1.values())
+    a, b = (values[torch.randint(0, 16, (side, inner))] for side in (rows, columns))
+    sums = a.double() @ b.double().t()
+    for alpha in (torch.tensor([1 / 3]), torch.tensor([3.3e-5]), torch.rand(rows, 1), None):
+        expected = sums.float() if alpha is None else sums.float() * alpha
+        found = ops.matmul(a.bfloat16(), b.bfloat16(), alpha, torch.bfloat16)
+        assert torch.equal(found, expected.bfloat16())
+        assert torch.equal(ops.matmul(a, b, alpha, torch.float32), expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from fp4lab import formats as f
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.functional import noise_state
-from fp4lab.kernels import native, ops
+from fp4lab.kernels import backends, ops
 from fp4lab.kernels.matmul.reference import epilogue_alpha
 from fp4lab.kernels.quantize import reference
 
@@ -48,7 +49,24 @@ def name(fmt: BlockFormat) -> str:
     return fmt.name
 
 
-QUANTIZERS = [ops.quantize, ops.fake_quantize, ops.operand]
+def operand(*how: Any, dtype: torch.dtype = torch.float32) -> Any:
+    return ops.operand(*how, dtype, dtype == torch.bfloat16)
+
+
+def pair(x: Tensor, fmt: BlockFormat, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
+    """The arguments of both orientations: rows to nearest, columns transformed and stochastic."""
+    signs = f.Hadamard(16, 0).vector
+    rows, columns = (fmt.ints, 1, [], 0, 2), (fmt.ints, 16, signs, 8, 3)
+    return x, *rows, *columns, noise_state(0, "layer"), None, 0, None, None, dtype, True
+
+
+def stored_arguments(
+    stored: tuple[Tensor, ...], fmt: BlockFormat, columns: int, dtype: torch.dtype = torch.float32
+) -> tuple[Any, ...]:
+    return *stored, fmt.ints, columns, dtype
+
+
+QUANTIZERS = [ops.quantize, ops.fake_quantize]
 
 
 @pytest.mark.slow
@@ -60,16 +78,32 @@ def test_quantizers_pass_opcheck(op: Any, fmt: BlockFormat) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fmt", CHECKED, ids=name)
+def test_operands_pass_opcheck(fmt: BlockFormat) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.library.opcheck(ops.operand, (*arguments(torch.randn(32, 64), fmt), dtype, False))
+        x = torch.randn(32, 64).bfloat16()
+        torch.library.opcheck(ops.operand, (*arguments(x, fmt, True, 8, 16), dtype, True))
+        torch.library.opcheck(ops.operand_pair, pair(x, fmt, dtype))
+    torch.library.opcheck(ops.amax, arguments(torch.randn(32, 64), fmt, True, 0, 16)[:5])
+
+
+@pytest.mark.slow
 def test_the_other_operators_pass_opcheck() -> None:
     for fmt in (f.NVFP4, f.FP8_ROW_E4M3, f.MXFP4):
         stored = ops.quantize(*arguments(torch.randn(32, 64), fmt))
         for op in (ops.dequantize, ops.stored_operand):
-            torch.library.opcheck(op, (*stored, fmt.ints, 64))
+            torch.library.opcheck(op, stored_arguments(stored, fmt, 64))
+            torch.library.opcheck(op, stored_arguments(stored, fmt, 64, torch.bfloat16))
     torch.library.opcheck(ops.hadamard, (torch.randn(5, 32).bfloat16(), 16, [], 1))
     torch.library.opcheck(ops.hadamard, (torch.randn(32, 5).t(), 16, f.NVFP4_SIGNS, -1))
     a, b = torch.randn(4, 8), torch.randn(6, 8)
     for alpha in (None, torch.randn(1), torch.randn(4, 1)):
-        torch.library.opcheck(ops.matmul, (a, b, alpha, False))
+        torch.library.opcheck(ops.matmul, (a, b, alpha, torch.float32))
+        torch.library.opcheck(ops.matmul, (a.bfloat16(), b.bfloat16(), alpha, torch.bfloat16))
+    torch.library.opcheck(ops.cast, (torch.randn(3, 5, 2).transpose(0, 1), f.E4M3.ints, 0, 0))
+    for bits in (8, 32):
+        torch.library.opcheck(ops.random_bits, (noise_state(3), 5, 33, 1, bits, None, 7))
 
 
 def described(tensors: Any) -> list[tuple[torch.Size, torch.dtype, bool, bool]]:
@@ -84,14 +118,21 @@ def described(tensors: Any) -> list[tuple[torch.Size, torch.dtype, bool, bool]]:
 def test_results_on_the_meta_device_are_described_as_the_real_ones(fmt: BlockFormat) -> None:
     for (shape, bits), transposed in itertools.product(SHAPES, (False, True)):
         x = torch.randn(shape)
-        for op in (ops.quantize, ops.fake_quantize, ops.operand):
+        narrow = partial(operand, dtype=torch.bfloat16)
+        for op in (ops.quantize, ops.fake_quantize, operand, narrow):
             real = op(*arguments(x, fmt, transposed, bits))
             meta = op(*arguments(x.to("meta"), fmt, transposed, bits))
             assert described(real) == described(meta), (op, shape, transposed, bits)
+        amax = [ops.amax(*arguments(y, fmt, transposed)[:5]) for y in (x, x.to("meta"))]
+        assert described(amax[0]) == described(amax[1])
         stored = ops.quantize(*arguments(x, fmt))
-        for op in (ops.dequantize, ops.stored_operand):
-            meta = op(*(t.to("meta") for t in stored), fmt.ints, shape[1])
-            assert described(op(*stored, fmt.ints, shape[1])) == described(meta), (op, shape)
+        for op, dtype in itertools.product(
+            (ops.dequantize, ops.stored_operand), (torch.float32, torch.bfloat16)
+        ):
+            real = op(*stored_arguments(stored, fmt, shape[1], dtype))
+            on_meta = tuple(t.to("meta") for t in stored)
+            meta = op(*stored_arguments(on_meta, fmt, shape[1], dtype))
+            assert described(real) == described(meta), (op, shape, dtype)
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=name)
@@ -103,10 +144,11 @@ def test_the_three_ways_to_an_operand_agree(fmt: BlockFormat) -> None:
         stored = ops.quantize(*how)
         columns = x.shape[0] if transposed else x.shape[1]
         for direct, again in zip(
-            ops.operand(*how), ops.stored_operand(*stored, fmt.ints, columns), strict=True
+            operand(*how), ops.stored_operand(*stored_arguments(stored, fmt, columns)), strict=True
         ):
             assert torch.equal(direct, again)
-        assert torch.equal(ops.fake_quantize(*how), ops.dequantize(*stored, fmt.ints, columns))
+        again = ops.dequantize(*stored_arguments(stored, fmt, columns))
+        assert torch.equal(ops.fake_quantize(*how), again)
 
 
 class Divisors(TorchDispatchMode):
@@ -157,10 +199,10 @@ def test_every_result_holds_one_nan(name: str) -> None:
     x = torch.randn(32, 32)
     x.view(torch.int32)[3, 5] = -(1 << 22)
     fmt = f.get(name)
-    for backend in ("native", "reference"):
-        with native.backend(backend):
+    for backend in ("native", "torch", "reference"):
+        with backends.backend(backend):
             arguments = (x, fmt.ints, False, 1, [], 0, None, 0, None, 0, None)
-            for result in (ops.operand(*arguments)[0], ops.fake_quantize(*arguments)):
+            for result in (operand(*arguments)[0], ops.fake_quantize(*arguments)):
                 nan = result.view(torch.int32)[result.isnan()]
                 assert len(nan) > 0
                 assert (nan == 0x7FC00000).all()

@@ -15,7 +15,7 @@ from torch import Tensor
 import fp4lab
 from fp4lab import formats as f
 from fp4lab.formats import BlockFormat, BlockScale, Level, Rounding, Selection, Ties
-from fp4lab.kernels import native
+from fp4lab.kernels import backends
 from fp4lab.kernels.layout.reference import unpack_nibbles
 from fp4lab.kernels.minifloat.reference import decode
 from fp4lab.kernels.philox.reference import random_bits
@@ -64,7 +64,7 @@ def check(x: Tensor, fmt: BlockFormat, axis: int, rounding: Rounding = Rounding.
         noise = random_bits(*x.shape, state, stream=3, bits=bits)
         random = (noise if axis == -1 else noise.t()).to(torch.int64).numpy()
     expected = block_oracle.quantize(matrix, fmt, random, bits)
-    for backend in (nullcontext(), native.backend("reference")):
+    for backend in (nullcontext(), backends.backend("reference")):
         with backend:
             q = fp4lab.quantize(x, fmt, stream=3, **how)
             same(fp4lab.fake_quantize(x, fmt, stream=3, **how), q.dequantize())

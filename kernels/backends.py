@@ -1,0 +1,134 @@
+"""Who computes an operator: the C library, Triton, torch in chunks, or the plain reference.
+
+On a CPU the C operators are taken where the library can be had, and otherwise torch in chunks that
+stay in the cache; on a GPU Triton where it is installed, and otherwise the reference. All give the
+same bits (sums of products apart, which differ by rounding). `FP4LAB_BACKEND` or
+`with backend("reference"):` forces a choice; one that cannot be had is an error that says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
+from typing import Any, TypeVar
+
+import torch
+
+from fp4lab.errors import InputError, unknown
+from fp4lab.kernels.native.library import function, load
+
+BACKENDS = ("native", "native-v2", "native-v3", "native-v4", "triton", "torch", "reference")
+Function = TypeVar("Function", bound=Callable[..., Any])
+_forced: list[str] = []
+#: a denormal; flushed, its product is 0 (Python's own numbers are computed by the same unit)
+_TINY = 5e-324
+
+
+@contextlib.contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Force who computes inside a `with` block, for all threads of the process.
+
+    Args:
+        name: "native" (C; "native-v2" to "native-v4" for one instruction set), "triton" (on a
+            GPU), "torch" (in chunks) or "reference" (the definition). All give the same bits,
+            sums of products apart.
+
+    Raises:
+        InputError: an unknown name, here; one that cannot be had, with the reason, where an
+            operator is called.
+
+    >>> import fp4lab
+    >>> x = torch.randn(64, 64)
+    >>> with backend("reference"):
+    ...     y = fp4lab.fake_quantize(x, fp4lab.formats.NVFP4)
+    >>> torch.equal(y, fp4lab.fake_quantize(x, fp4lab.formats.NVFP4))
+    True
+    """
+    if name not in BACKENDS:
+        raise unknown("backend", name, BACKENDS)
+    _forced.append(name)
+    try:
+        yield
+    finally:
+        _forced.pop()
+
+
+def forced() -> str:
+    """The name that is forced, or an empty one."""
+    if _forced:
+        return _forced[-1]
+    name = os.environ.get("FP4LAB_BACKEND", "")
+    if name and name not in BACKENDS:
+        raise unknown("FP4LAB_BACKEND", name, BACKENDS)
+    return name
+
+
+def chosen(device: torch.device) -> str:
+    """Who computes on this device: "native", "triton", "torch" or "reference".
+
+    Raises:
+        InputError: the forced choice cannot be had.
+    """
+    name = forced()
+    if name in ("torch", "reference"):
+        return name
+    if name.startswith("native"):
+        _check_native(name, device)
+        return "native"
+    if name == "triton":
+        _check_triton(device)
+        return name
+    if device.type == "cpu":
+        return "native" if function("quantize") is not None else "torch"
+    return "triton" if device.type == "cuda" and _has_triton() else "reference"
+
+
+def with_denormals(function: Function) -> Function:
+    """A function in which torch does not flush denormals on a CPU, whatever the caller has set.
+
+    The formats need them: block scales and products of scales may be subnormal. The C operators
+    see to it themselves, for every thread. What `torch.set_flush_denormal(True)` changes are the
+    sums of products, which torch computes.
+    """
+
+    @wraps(function)
+    def inner(*arguments: Any) -> Any:
+        if _TINY * 1.0 != 0:
+            return function(*arguments)
+        torch.set_flush_denormal(False)
+        try:
+            return function(*arguments)
+        finally:
+            torch.set_flush_denormal(True)
+
+    return inner  # type: ignore[return-value]
+
+
+def native(name: str) -> Any:
+    """The C function of an operator, of the instruction set in force."""
+    return function(name, forced().partition("-")[2])
+
+
+def _check_native(name: str, device: torch.device) -> None:
+    if device.type != "cpu":
+        raise InputError(f"backend={name!r} computes on CPUs, and the tensor is on {device}")
+    if function("quantize", name.partition("-")[2]) is None:
+        raise InputError(f"backend={name!r} cannot be had: {load()[1]}; use 'torch'")
+
+
+def _check_triton(device: torch.device) -> None:
+    if not _has_triton():
+        raise InputError("backend='triton' cannot be had: triton is not installed; use 'reference'")
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise InputError(
+            f"backend='triton' computes on GPUs, and the tensor is on {device}; use 'native', or "
+            "set TRITON_INTERPRET=1 before triton is imported to run its interpreter"
+        )
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

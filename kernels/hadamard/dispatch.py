@@ -1,0 +1,48 @@
+"""The Hadamard transform of a matrix, and who computes it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from fp4lab.kernels import backends
+from fp4lab.kernels.hadamard import reference
+from fp4lab.kernels.native import structures as c
+
+
+def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
+    """As `reference.hadamard`, contiguous."""
+    if not _by_c(x, size, dim):
+        y = reference.hadamard(x, size, signs, dim)
+        return y.clone(memory_format=torch.contiguous_format)
+    x = x.resolve_neg().contiguous()
+    # what lies behind dim are the columns, and a transform along dim runs over rows of them
+    by_rows = dim % x.dim() != x.dim() - 1
+    columns = x.shape[dim:].numel() // x.shape[dim] if by_rows else x.shape[-1]
+    y = torch.empty_like(x)
+    failed = backends.native("hadamard")(
+        ctypes.byref(c.hadamard(size, signs)),
+        ctypes.c_void_p(x.data_ptr()),
+        c.DTYPES[x.dtype],
+        ctypes.c_int64(x.numel() // columns),
+        ctypes.c_int64(columns),
+        int(by_rows),
+        c.threads(x.numel()),
+        ctypes.c_void_p(y.data_ptr()),
+    )
+    if failed:
+        raise MemoryError(f"no memory to transform a tensor of shape {tuple(x.shape)}")
+    return y
+
+
+def _by_c(x: Tensor, size: int, dim: int) -> bool:
+    return (
+        backends.chosen(x.device) == "native"
+        and c.plain(x)
+        and x.dtype in c.DTYPES
+        and x.numel() > 0
+        and size <= reference.LARGEST_KEPT
+        and x.shape[dim] % size == 0
+    )

@@ -1,0 +1,98 @@
+"""Finds, compiles and loads the library of C operators, and gives its functions out.
+
+A library that was built with the package is used where its sources are those that lie beside it;
+otherwise (an editable checkout, an edited source) one is compiled at first use into the user's
+cache, under the hash of its sources. Where that fails, one warning says so, and torch computes the
+same bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fp4lab.errors import InputError
+from fp4lab.kernels.native import build
+
+#: where `setup.py` puts the library that is built with the package
+PACKAGED = Path(__file__).with_name("libfp4lab.so")
+#: the instruction sets by level, see `detect.c`
+LEVELS = {1: "plain", 2: "v2", 3: "v3", 4: "v4"}
+
+
+@cache
+def load() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or None and the reason (with one warning)."""
+    try:
+        return _packaged() or ctypes.CDLL(str(_compiled())), ""
+    except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        warnings.warn(
+            f"fp4lab computes without its C operators, several times slower and with the same "
+            f"results: {reason}",
+            stacklevel=2,
+        )
+        return None, reason
+
+
+def _packaged() -> ctypes.CDLL | None:
+    if not PACKAGED.exists():
+        return None
+    try:
+        found = ctypes.CDLL(str(PACKAGED))
+    except OSError:
+        return None
+    return found if _sources(found) == build.source_hash() else None
+
+
+def _sources(library: ctypes.CDLL) -> str:
+    text: bytes = ctypes.string_at(
+        ctypes.addressof(ctypes.c_char.in_dll(library, "fp4lab_sources"))
+    )
+    return text.decode()
+
+
+def _compiled() -> Path:
+    key = hashlib.sha256(f"{build.source_hash()} {build.compiler()}".encode()).hexdigest()[:20]
+    cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    target = Path(cache_home) / "fp4lab" / f"libfp4lab-{key}.so"
+    if not target.exists():
+        build.compile_library(target)
+    return target
+
+
+@cache
+def instruction_sets() -> tuple[str, ...]:
+    """Those that are compiled and this processor has, the best last; empty without a library."""
+    library, _ = load()
+    if library is None:
+        return ()
+    level: int = library.fp4lab_level()
+    return tuple(
+        name
+        for number, name in LEVELS.items()
+        if number <= level and hasattr(library, f"fp4lab_quantize_{name}")
+    )
+
+
+@cache
+def function(name: str, instruction_set: str = "") -> Any:
+    """A C function by its name, of an instruction set or the best one; None without a library.
+
+    Raises:
+        InputError: the instruction set is not there.
+    """
+    there = instruction_sets()
+    if instruction_set and instruction_set not in there:
+        reason = load()[1] or f"this processor and compiler have {', '.join(there)}"
+        raise InputError(
+            f"backend='native-{instruction_set}' cannot be had: {reason}; use 'native' or 'torch'"
+        )
+    if not there:
+        return None
+    return getattr(load()[0], f"fp4lab_{name}_{instruction_set or there[-1]}")

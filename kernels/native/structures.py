@@ -1,0 +1,101 @@
+"""The C structures that several operators share, and how tensors are passed.
+
+A tensor goes to C as the address of its memory, so whoever passes one has checked its device, dtype
+and layout first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fp4lab.formats import ElementType, Overflow, Specials, Ties
+from fp4lab.kernels.hadamard.reference import matrix
+
+#: what C calls the dtypes it takes
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+#: numbers from which on the work is shared among torch's threads; a barrier costs more below
+PARALLEL = 1 << 18
+
+
+class Element(ctypes.Structure):
+    """`element_t` of minifloat/cpu.h."""
+
+    _fields_ = (
+        *((n, ctypes.c_int32) for n in ("mantissa_bits", "min_exponent", "max_exponent")),
+        *((n, ctypes.c_int32) for n in ("ties", "overflow", "short_float", "has_zero")),
+        *((n, ctypes.c_int32) for n in ("max_code", "sign_code", "nan_code", "inf_code")),
+        *((n, ctypes.c_float) for n in ("max_value", "beyond")),
+    )
+
+
+class Hadamard(ctypes.Structure):
+    """`hadamard_t` of hadamard/cpu.h."""
+
+    _fields_ = (("size", ctypes.c_int32), ("matrix", ctypes.c_void_p))
+
+
+class Noise(ctypes.Structure):
+    """`noise_t` of philox/cpu.h."""
+
+    _fields_ = (
+        ("bits", ctypes.c_int32),
+        ("has_row_ids", ctypes.c_int32),
+        ("key", ctypes.c_uint32 * 2),
+        ("step", ctypes.c_uint32),
+        ("microbatch", ctypes.c_uint32),
+        ("column_offset", ctypes.c_int64),
+    )
+
+
+@lru_cache(maxsize=256)
+def element(
+    e: ElementType, ties: Ties = Ties.EVEN, overflow: Overflow = Overflow.SATURATE
+) -> Element:
+    """An element type with its rounding rules."""
+    nan, inf = e.nan_code or 0, e.inf_code
+    beyond = {Specials.NONE: e.max_value, Specials.NAN: float("nan")}.get(e.specials, float("inf"))
+    return Element(
+        mantissa_bits=e.mantissa_bits,
+        min_exponent=e.min_exponent,
+        max_exponent=e.max_exponent,
+        ties=ties,
+        overflow=overflow,
+        short_float=e.is_short_float32,
+        has_zero=e.has_zero,
+        max_code=e.max_code,
+        sign_code=e.sign_code,
+        nan_code=nan,
+        inf_code=nan if inf is None else inf,
+        max_value=e.max_value,
+        beyond=beyond,
+    )
+
+
+#: the matrices whose addresses C has been given
+_matrices: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+
+
+def hadamard(size: int, signs: tuple[int, ...]) -> Hadamard:
+    """A transform; its matrix lives as long as the process."""
+    if size == 1 and not signs:
+        return Hadamard(1, None)
+    return Hadamard(size, _matrices.setdefault((size, signs), matrix(size, signs)).data_ptr())
+
+
+def threads(count: int) -> int:
+    """How many threads share work on `count` numbers."""
+    return torch.get_num_threads() if count >= PARALLEL else 1
+
+
+def plain(x: Tensor) -> bool:
+    """Whether a tensor's memory can be read by C."""
+    return x.device.type == "cpu" and type(x) in (Tensor, torch.nn.Parameter)
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Where a tensor's numbers begin."""
+    return None if tensor is None else tensor.data_ptr()

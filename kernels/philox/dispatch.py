@@ -1,0 +1,56 @@
+"""The noise of a tensor, and who computes it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from fp4lab.errors import InputError
+from fp4lab.kernels import backends
+from fp4lab.kernels.native import structures as c
+from fp4lab.kernels.philox import reference
+
+
+def random_bits(
+    num_rows: int,
+    num_columns: int,
+    state: Tensor,
+    *,
+    stream: int,
+    bits: int,
+    row_ids: Tensor | None = None,
+    column_offset: int = 0,
+) -> Tensor:
+    """As `reference.random_bits`, contiguous."""
+    by_c = backends.chosen(state.device) == "native" and c.plain(state)
+    if not by_c or num_rows * num_columns == 0 or bits not in (8, 32):
+        drawn = reference.random_bits(
+            num_rows,
+            num_columns,
+            state,
+            stream=stream,
+            bits=bits,
+            row_ids=row_ids,
+            column_offset=column_offset,
+        )
+        return drawn.clone(memory_format=torch.contiguous_format)
+    if row_ids is not None:
+        row_ids = row_ids.to(torch.int64).contiguous()
+        if row_ids.shape != (num_rows,):
+            raise InputError(f"row_ids of shape {tuple(row_ids.shape)}: give one for each row")
+    noise = c.Noise(bits=bits, column_offset=column_offset)
+    noise.key[0], noise.key[1], noise.step, noise.microbatch = reference.noise_words(
+        state, stream, bits
+    )
+    out = state.new_empty((num_rows, num_columns), dtype={8: torch.uint8, 32: torch.int32}[bits])
+    backends.native("random_bits")(
+        ctypes.byref(noise),
+        ctypes.c_void_p(c.address(row_ids)),
+        ctypes.c_int64(num_rows),
+        ctypes.c_int64(num_columns),
+        c.threads(num_rows * num_columns),
+        ctypes.c_void_p(out.data_ptr()),
+    )
+    return out if bits == 8 else out.to(torch.int64) & 0xFFFFFFFF

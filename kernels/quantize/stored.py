@@ -1,0 +1,124 @@
+"""Stored codes and scales back to numbers, and who computes it."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4lab.formats import BlockFormat, ElementType, Level
+from fp4lab.kernels import backends
+from fp4lab.kernels.native import structures as c
+from fp4lab.kernels.quantize import reference
+from fp4lab.kernels.quantize.scales import positive_nan_
+
+
+class _Stored(ctypes.Structure):
+    """`stored_t` of dequantize.c."""
+
+    _fields_ = (
+        *((n, ctypes.c_int64) for n in ("rows", "columns", "block_rows", "block_columns")),
+        ("element", c.Element),
+        *((n, ctypes.c_int32) for n in ("packed", "per_row", "dtype", "threads")),
+        ("inverse", ctypes.c_float),
+        *((n, ctypes.c_void_p) for n in ("codes", "scales", "scale_values", "amax", "y")),
+    )
+
+
+def dequantized(
+    codes: Tensor,
+    scales: Tensor,
+    amax: Tensor,
+    fmt: BlockFormat,
+    num_columns: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Element x ((block scale x amax) x fl(1/(C M))), in float32 and then rounded to `dtype`."""
+    if _by_c(codes, scales, amax, fmt):
+        outer = amax if fmt.level != Level.NONE else None
+        return _by_native(codes, scales, outer, fmt, num_columns, dtype)
+    encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
+    values = reference.dequantized(encoded, fmt, (codes.shape[0], num_columns)).to(dtype)
+    return (positive_nan_(values) if values.element_size() == 2 else values).contiguous()
+
+
+def operand(
+    codes: Tensor,
+    scales: Tensor,
+    amax: Tensor,
+    fmt: BlockFormat,
+    num_columns: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Element x block scale, in float32 or in bf16 that holds it, and the epilogue."""
+    shape = (codes.shape[0], num_columns)
+    if _by_c(codes, scales, amax, fmt) and not fmt.whole_rows:
+        values = _by_native(codes, scales, None, fmt, num_columns, dtype)
+        return values, reference.epilogue(scales, amax, fmt, shape[0])
+    encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
+    values, epilogue = reference.operand(encoded, fmt, shape)
+    values = values.to(dtype)
+    return (positive_nan_(values) if values.element_size() == 2 else values).contiguous(), epilogue
+
+
+def _by_c(codes: Tensor, scales: Tensor, amax: Tensor, fmt: BlockFormat) -> bool:
+    return (
+        backends.chosen(codes.device) == "native"
+        and all(c.plain(part) for part in (codes, scales, amax))
+        and codes.numel() > 0
+        and codes.dtype == torch.uint8
+        and fmt.scale is not None
+    )
+
+
+@lru_cache(maxsize=64)
+def _table(scale: ElementType) -> Tensor:
+    """The number of every code of a scale type; codes that are too wide for it wrap."""
+    values = scale.values()
+    table = torch.tensor([values[code % len(values)] for code in range(256)], device="cpu")
+    return positive_nan_(table)
+
+
+def _by_native(
+    codes: Tensor,
+    scales: Tensor,
+    amax: Tensor | None,
+    fmt: BlockFormat,
+    num_columns: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    assert fmt.block is not None
+    assert fmt.scale is not None
+    codes, scales = codes.contiguous(), scales.contiguous()
+    if scales.dtype == torch.int16:
+        from fp4lab.kernels.minifloat.reference import decode
+
+        scales = decode(scales, fmt.scale)
+    amax = amax.contiguous() if amax is not None else None
+    rows = codes.shape[0]
+    in_c = dtype if dtype in c.DTYPES else torch.float32
+    y = codes.new_empty((rows, num_columns), dtype=in_c)
+    table = _table(fmt.scale) if scales.dtype == torch.uint8 else None
+    asked: Any = _Stored(
+        rows=rows,
+        columns=num_columns,
+        block_rows=fmt.block[0],
+        block_columns=fmt.block[1],
+        element=c.element(fmt.element),
+        packed=fmt.packed,
+        per_row=fmt.level == Level.ROW,
+        dtype=c.DTYPES[in_c],
+        threads=c.threads(y.numel()),
+        inverse=1.0 / fmt.amax_factor,
+        codes=codes.data_ptr(),
+        scales=scales.data_ptr(),
+        scale_values=c.address(table),
+        amax=c.address(amax),
+        y=y.data_ptr(),
+    )
+    if backends.native("dequantize")(ctypes.byref(asked)):
+        raise MemoryError(f"no memory to dequantize a matrix of shape {(rows, num_columns)}")
+    return y.to(dtype)

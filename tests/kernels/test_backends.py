@@ -1,0 +1,313 @@
+"""Every backend gives the reference's bits, and a choice that cannot be had is refused.
+
+The C operators are forced to each instruction set that the processor has; torch's groups of rows
+are made small enough to be several.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fp4lab import formats as f
+from fp4lab.errors import InputError
+from fp4lab.formats import BlockFormat
+from fp4lab.functional import fake_quantize, noise_state, quantize
+from fp4lab.kernels import backends, ops
+from fp4lab.kernels.native.library import instruction_sets
+from fp4lab.kernels.quantize import chunked
+from tests.kernels.matrices import KINDS, Draw, any_bits
+
+SETS = [f"native-{name}" for name in instruction_sets()]
+SHAPES = ((64, 96), (48, 33), (5, 160), (1, 16), (16, 1), (130, 70), (33, 300))
+TRANSFORMS: tuple[tuple[int, list[int]], ...] = ((1, []), (16, list(f.NVFP4_SIGNS)), (32, []))
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+CASES = list(itertools.product(SHAPES, (False, True), (0, 8, 32), TRANSFORMS, DTYPES))
+STATE = noise_state(7, "layer", step=3, microbatch=1)
+#: fields that no registered format has
+DECLARED = [
+    f.NVFP4.replace(name="target", amax_target=6 * 16 / 17),
+    f.NVFP4.replace(name="cap", scale_cap=256.0),
+    f.NVFP4.replace(name="floor", scale_floor=2.0**-6, zero_scale=0.125),
+    f.NVFP4_ROWWISE.replace(name="ue5m3", scale=f.UE5M3),
+    f.NVFP4.replace(name="int4", element=f.INT4, block=(1, 24)),
+    f.NVFP4.replace(name="ties", ties=f.Ties.AWAY, scale_ties=f.Ties.ZERO),
+    f.NVFP4_16X16.replace(name="to_zero", ties=f.Ties.ZERO, keep_negative_zero=True),
+    f.NVFP4_4OVER6.replace(name="mse", selection=f.Selection.MSE, block=(4, 8)),
+    f.NVFP4_ONE_LEVEL.replace(name="bf16_ratio", scale_precision=f.BF16_ELEMENT),
+    f.NVFP4_ONE_LEVEL.replace(name="bf16_scale", scale=f.BF16_ELEMENT),
+    f.MXFP8_E5M2.replace(name="special", overflow=f.Overflow.SPECIAL, block=(2, 32)),
+    f.MXFP4.replace(name="fp16_element", element=f.FP16_ELEMENT),
+    f.MXFP4.replace(name="bf16_element", element=f.BF16_ELEMENT),
+    f.NVFP4.replace(name="whole_row", block=(1, f.WHOLE)),
+    f.FP8_TENSOR_E4M3.replace(name="tall", block=(f.WHOLE, 16)),
+    f.BlockFormat(name="e4m3_cast", element=f.E4M3),
+]
+FORMATS = [*map(f.get, f.names()), *DECLARED]
+
+
+def bits(x: Tensor) -> Tensor:
+    x = x.contiguous()
+    return (
+        x if not x.is_floating_point() else x.view(torch.int32 if x.itemsize == 4 else torch.int16)
+    )
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Equal bits, NaN included, and equal layout."""
+    return (
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and (1 in one.shape or one.stride() == other.stride())
+        and torch.equal(bits(one), bits(other))
+    )
+
+
+def results(x: Tensor, fmt: BlockFormat, how: tuple[Any, ...]) -> list[Tensor]:
+    """What every operator makes of a matrix."""
+    columns = x.shape[0] if how[0] else x.shape[1]
+    stored = ops.quantize(x, fmt.ints, *how)
+    made = [
+        *stored,
+        ops.fake_quantize(x, fmt.ints, *how),
+        *ops.operand(x, fmt.ints, *how, torch.float32, False),
+        ops.amax(x, fmt.ints, *how[:3]),
+        *ops.stored_operand(*stored, fmt.ints, columns, torch.float32),
+        *(ops.dequantize(*stored, fmt.ints, columns, dtype) for dtype in DTYPES),
+    ]
+    if fmt.operand_fits_bf16:
+        made += ops.operand(x, fmt.ints, *how, torch.bfloat16, False)
+        made += ops.operand(x, fmt.ints, *how, torch.bfloat16, True)
+    return made
+
+
+def check(kind: Draw, fmt: BlockFormat, cases: list[Any], names: list[str]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    checked = 0
+    for shape, transposed, noise_bits, (size, signs), dtype in cases:
+        x_MK = kind(generator, *shape).to(dtype)
+        if x_MK.shape[0 if transposed else 1] % size:
+            continue
+        noise = (noise_bits, STATE if noise_bits else None, 3, None, 5)
+        how = (transposed, size, signs, *noise, None)
+        with backends.backend("reference"):
+            expected = results(x_MK, fmt, how)
+        for name in names:
+            with backends.backend(name):
+                found = results(x_MK, fmt, how)
+            equal = [same(*two) for two in zip(expected, found, strict=True)]
+            assert all(equal), (name, shape, transposed, noise_bits, size, dtype, equal)
+            checked += 1
+    assert checked
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "GROUP", 256)
+
+
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("kind", KINDS)
+def test_backends_equal_the_reference(kind: Draw, fmt: BlockFormat) -> None:
+    """A few cases, other ones for each format and kind of numbers."""
+    start = (FORMATS.index(fmt) + 5 * KINDS.index(kind)) % 83
+    check(kind, fmt, CASES[start::83], ["native", "torch"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+def test_every_instruction_set_equals_the_reference(fmt: BlockFormat) -> None:
+    for number, kind in enumerate(KINDS):
+        check(kind, fmt, CASES[number % 5 :: 5], [*SETS, "torch"])
+
+
+def test_given_amax_row_ids_and_strides() -> None:
+    x_MK = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
+    row_ids = torch.randperm(64, generator=torch.Generator().manual_seed(2)) + 2**32 - 7
+    views = (x_MK, x_MK[:, ::2], x_MK.t(), x_MK[1:, 3:], x_MK[:1].expand(20, 64), x_MK.double())
+    for x, fmt in itertools.product(views, (f.NVFP4, f.NVFP4_ROWWISE, f.NVFP4_4OVER6_16X16)):
+        rows = x.shape[0] if fmt is f.NVFP4_ROWWISE else 1
+        numbers = row_ids[: x.shape[0]]
+        how = (False, 1, [], 8, STATE, 1, numbers, 16, torch.linspace(1, 9, rows))
+        with backends.backend("reference"):
+            expected = results(x, fmt, how)
+        for name in (*SETS, "torch"):
+            with backends.backend(name):
+                assert all(map(same, expected, results(x, fmt, how))), (name, fmt.name)
+
+
+def test_two_orientations_from_one_read_are_the_two_operands() -> None:
+    signs = list(f.NVFP4_SIGNS)
+    for fmt, fmt_t, dtype, wide in (
+        (f.NVFP4, f.NVFP4, torch.float32, torch.float32),
+        (f.NVFP4, f.NVFP4, torch.bfloat16, torch.bfloat16),
+        (f.MXFP4_32X32, f.NVFP4_ROWWISE, torch.bfloat16, torch.bfloat16),
+        (f.FP8_128X128_E4M3, f.MXFP8_E4M3, torch.bfloat16, torch.float32),
+        (f.FP8_ROW_E4M3, f.FP8_ROW_E4M3, torch.float32, torch.float32),
+    ):
+        x = torch.randn(160, 300).to(dtype)
+        rows, columns = (fmt.ints, 1, [], 8, 2), (fmt_t.ints, 16, signs, 8, 3)
+        both = ops.operand_pair(x, *rows, *columns, STATE, None, 4, None, None, wide, True)
+        noise = (None, 4, None, wide, True)
+        one = ops.operand(x, fmt.ints, False, 1, [], 8, STATE, 2, *noise)
+        other = ops.operand(x, fmt_t.ints, True, 16, signs, 8, STATE, 3, *noise)
+        assert all(map(same, both, (*one, *other))), fmt.name
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32, 64, 256])
+def test_every_hadamard_size(size: int) -> None:
+    signs = f.Hadamard(size, signs=5).vector
+    x = torch.randn(512, 37)
+    for dtype, dim in itertools.product(DTYPES, (0, 1)):
+        part = x.to(dtype) if dim == 0 else x.t().to(dtype)
+        with backends.backend("reference"):
+            expected = ops.hadamard(part, size, signs, dim)
+        for name in SETS:
+            with backends.backend(name):
+                assert same(ops.hadamard(part, size, signs, dim), expected), (name, dtype, dim)
+    cube = torch.randn(3, 2 * size, 5)
+    with backends.backend("reference"):
+        expected = ops.hadamard(cube, size, signs, 1)
+    assert same(ops.hadamard(cube, size, signs, 1), expected)
+
+
+@pytest.mark.parametrize("element", [e for e in f.ELEMENTS.values() if e.signed and e.has_zero])
+def test_casts_of_any_bits(element: f.ElementType) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = any_bits(generator, 100, 101)
+    for dtype, ties, overflow in itertools.product(DTYPES, f.Ties, f.Overflow):
+        part = x.to(dtype).t()
+        with backends.backend("reference"):
+            expected = ops.cast(part, element.ints, ties, overflow)
+        for name in SETS:
+            with backends.backend(name):
+                assert same(ops.cast(part, element.ints, ties, overflow), expected)
+
+
+def test_noise_is_that_of_the_reference() -> None:
+    for rows, columns, offset, noise_bits in itertools.product(
+        (1, 7, 65), (1, 15, 16, 33, 2100), (0, 3, 2**20 + 5), (8, 32)
+    ):
+        row_ids = torch.arange(rows) * 2**31 + 5
+        for numbers in (None, row_ids):
+            how = (STATE, rows, columns, 4, noise_bits, numbers, offset)
+            with backends.backend("reference"):
+                expected = ops.random_bits(*how)
+            for name in SETS:
+                with backends.backend(name):
+                    assert torch.equal(ops.random_bits(*how), expected), (name, how[1:])
+
+
+def test_threads_share_the_work_and_change_nothing() -> None:
+    x = torch.randn(1024, 520)
+    how = (True, 8, [1] * 8, 8, STATE, 1, None, 0, None)
+    one = results(x, f.NVFP4, how)
+    torch.set_num_threads(3)
+    try:
+        three = results(x, f.NVFP4, how)
+    finally:
+        torch.set_num_threads(1)
+    assert all(map(same, one, three))
+
+
+def test_a_matrix_of_more_than_2_31_bytes_by_stride(tmp_path: Path) -> None:
+    """Three rows that lie 2^31 bytes apart, in a file of holes."""
+    stride, columns = 2**29 + 16, 48
+    path = tmp_path / "holes"
+    with path.open("wb") as file:
+        file.truncate((2 * stride + columns) * 4)
+    store = torch.from_file(str(path), shared=True, size=2 * stride + columns)
+    x = store.as_strided((3, columns), (stride, 1))
+    x.copy_(torch.randn(3, columns))
+    assert stride * 4 > 2**31
+    for fmt in (f.NVFP4, f.MXFP8_E4M3):
+        expected = results(x.contiguous(), fmt, (False, 16, [], 8, STATE, 1, None, 0, None))
+        found = results(x, fmt, (False, 16, [], 8, STATE, 1, None, 0, None))
+        assert all(map(same, expected, found))
+
+
+def test_flushed_denormals_change_no_bits() -> None:
+    x = torch.randn(64, 64) * 1e-38
+    expected = {name: quantize(x, f.NVFP4) for name in ("native", "torch", "reference")}
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush denormals")
+    try:
+        for name, before in expected.items():
+            with backends.backend(name):
+                assert quantize(x, f.NVFP4).equal(before)
+                assert torch.tensor(1e-40) * 1.0 == 0, "the caller's setting is left as it was"
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_calls_from_several_threads() -> None:
+    x = torch.randn(600, 512)
+    expected = fake_quantize(x, f.NVFP4)
+    found: list[Tensor] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(fake_quantize(x, f.NVFP4))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(torch.equal(expected, one) for one in found)
+
+
+def test_choices_that_cannot_be_had_are_refused() -> None:
+    with pytest.raises(InputError, match="backend='cuda' is not known"), backends.backend("cuda"):
+        pass
+    x = torch.randn(16, 16)
+    if "v4" not in instruction_sets():
+        with pytest.raises(InputError, match="native-v4"), backends.backend("native-v4"):
+            quantize(x, f.NVFP4)
+    with backends.backend("native"), pytest.raises(InputError, match="computes on CPUs"):
+        backends.chosen(torch.device("cuda"))
+    with backends.backend("triton"), pytest.raises(InputError, match="'triton'"):
+        quantize(x, f.NVFP4)
+
+
+CHILD = """
+import torch, warnings
+from fp4lab import formats, quantize
+x = torch.linspace(-3, 5, 1 << 18).view(512, 512)
+with warnings.catch_warnings(record=True) as met:
+    warnings.simplefilter("always")
+    codes = quantize(x, formats.NVFP4).codes
+    quantize(x, formats.NVFP4)
+print(len([w for w in met if "without its C operators" in str(w.message)]), int(codes.sum()))
+"""
+
+
+def child(cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_without_a_compiler_one_warning_and_the_same_codes(tmp_path: Path) -> None:
+    expected = int(quantize(torch.linspace(-3, 5, 1 << 18).view(512, 512), f.NVFP4).codes.sum())
+    lacking = child(tmp_path, CC="/no/such/compiler")
+    assert lacking.stdout.split() == ["1", str(expected)], lacking.stderr
+    for name in ("native", "native-v3"):
+        forced = child(tmp_path, CC="/no/such/compiler", FP4LAB_BACKEND=name)
+        assert forced.returncode == 1
+        assert f"backend='{name}' cannot be had" in forced.stderr
+    silent = child(tmp_path, CC="/no/such/compiler", FP4LAB_BACKEND="reference")
+    assert silent.stdout.split() == ["0", str(expected)], silent.stderr
