@@ -49,11 +49,11 @@ def join_columns(columns: tl.tensor, ROWS: tl.constexpr, COLUMNS: tl.constexpr) 
     """Inverse of `split_columns`."""
     parts = columns
     for level in tl.static_range(5):
-        HALF: tl.constexpr = COLUMNS >> (level + 1)
-        if HALF > 0:
-            joined = (tl.join(parts[0], parts[HALF]),)
-            for part in tl.static_range(1, HALF):
-                joined = joined + (tl.join(parts[part], parts[part + HALF]),)
+        if COLUMNS >> (level + 1) > 0:
+            joined = (tl.join(parts[0], parts[COLUMNS >> (level + 1)]),)
+            for part in tl.static_range(1, COLUMNS >> (level + 1)):
+                pair = tl.join(parts[part], parts[part + (COLUMNS >> (level + 1))])
+                joined = joined + (pair,)
             parts = joined
     return tl.reshape(parts[0], (ROWS, COLUMNS))
 
@@ -94,9 +94,10 @@ def _add_term(
     added = (first,)
     for j in tl.static_range(1, len(sums)):
         # the sign of H_kj is the parity of the ones of k & j, which has at most 5
-        ONES: tl.constexpr = k & j
-        PARITY: tl.constexpr = ((0x6996 >> (ONES & 15)) ^ (ONES >> 4)) & 1
-        added = added + (sums[j] - x if PARITY ^ NEGATIVE else sums[j] + x,)
+        if (((0x6996 >> (k & j & 15)) ^ ((k & j) >> 4)) & 1) ^ NEGATIVE:
+            added = added + (sums[j] - x,)
+        else:
+            added = added + (sums[j] + x,)
     return added
 
 

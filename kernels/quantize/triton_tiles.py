@@ -191,9 +191,8 @@ def _error(
         total = total + columns[column]
     total = tl.reshape(total, (A, r, B))
     for halving in tl.static_range(7):
-        HALF: tl.constexpr = r >> (halving + 1)
-        if HALF > 0:
-            halves = tl.permute(tl.reshape(total, (A, 2, HALF, B)), (0, 2, 3, 1))
+        if r >> (halving + 1) > 0:
+            halves = tl.permute(tl.reshape(total, (A, 2, r >> (halving + 1), B)), (0, 2, 3, 1))
             upper, lower = tl.split(halves)
             total = upper + lower
     return tl.reshape(total, (A, B))
