@@ -1,9 +1,9 @@
-# mypy: disable-error-code="untyped-decorator"
+# mypy: disable-error-code="untyped-decorator, assignment"
 """The Hadamard transform with the reference's sums: from left to right, scaled last.
 
 Small transforms run on a tile in registers, so that quantizers fuse them. The sums over the first
 2^m terms are equal for all outputs j with the same j mod 2^m, so a size of 16 takes 171 additions
-instead of 256. Larger transforms are a kernel of their own, whose loop reads one term after another.
+instead of 256. Larger transforms are a kernel of their own, which reads one term after another.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.kernels.minifloat.triton import rounded_to, stored_as, to_float32
 from fp4lab.kernels.triton.constants import DTYPES, float32
-from fp4lab.kernels.triton.launch import as_integers, launch, plain, runs_on
+from fp4lab.kernels.triton.launch import INTERPRETED, as_integers, launch, plain, runs_on
 
 #: largest size that runs in registers
 LARGEST_FUSED = 32
 #: largest size that a kernel takes
 LARGEST = 1024
+#: bit n is the parity of the ones of n; a sign bit is a bit like the others
+PARITY_OF_5 = tl.constexpr(0x96696996 - (1 << 32))
 
 
 @triton.jit
@@ -85,9 +87,7 @@ def hadamard_tile(
 
 
 @triton.jit
-def _add_term(
-    sums: tl.tensor, x: tl.tensor, k: tl.constexpr, signs: tl.constexpr
-) -> tl.tensor:
+def _add_term(sums: tl.tensor, x: tl.tensor, k: tl.constexpr, signs: tl.constexpr) -> tl.tensor:
     """The partial sums, a power of two above k of them, with term k added."""
     NEGATIVE: tl.constexpr = (signs >> k) & 1
     first = sums[0] - x if NEGATIVE else sums[0] + x
@@ -129,10 +129,9 @@ def hadamard_kernel(
         x = to_float32(tl.load(x_at + k * x_column_stride, mask=inside, other=0), dtype)
         if signs_ptr is not None:
             x = x * tl.load(signs_ptr + k)
-        ones = j & k
-        ones = ones ^ (ones >> 8)
-        ones = ones ^ (ones >> 4)
-        odd = ((0x6996 >> (ones & 15)) & 1) != 0
+        # the parity of the ones of at most 10 bits: 5 of them folded onto 5, and those looked up
+        folded = (j & k) ^ ((j & k) >> 5)
+        odd = ((PARITY_OF_5 >> (folded & 31)) & 1) != 0
         y = tl.where(odd, y - x[:, None], y + x[:, None])
         k += 1
     out_at = out_ptr + row[:, None] * out_row_stride + (first[:, None] + j) * out_column_stride
@@ -157,7 +156,6 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
             f"extent {x.shape[dim]} of dimension {dim} is not a multiple of the Hadamard size "
             f"{size}; choose a size that divides it"
         )
-    assert takes(x, size)
     x = plain(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     x_rows, out_rows = (t.movedim(dim, -1) for t in (x, out))
@@ -174,7 +172,10 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
 def transform(x_MK: Tensor, out_MK: Tensor, size: int, signs: tuple[int, ...]) -> None:
     """Write the transform of the rows of a matrix into another one of its shape and dtype."""
     rows, columns = x_MK.shape
-    groups, per_program = columns // size, max(1, 4096 // size)
+    groups = columns // size
+    # the interpreter's time is a program's, not an element's
+    most = max(1, (131072 if INTERPRETED else 4096) // size)
+    per_program = min(most, triton.next_power_of_2(rows * groups))
     sign_vector = None
     if signs:
         sign_vector = torch.tensor(signs, dtype=torch.float32, device=x_MK.device)

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="untyped-decorator"
+# mypy: disable-error-code="untyped-decorator, no-redef"
 """Rounding to any element type, codes and their values, on tiles: `reference.py` in Triton.
 
 All arithmetic is float32 and integer. Where the reference divides by a grid spacing, a power of two
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fp4lab.formats import BF16_ELEMENT, FP16_ELEMENT, ElementType, Overflow, Ties
 from fp4lab.kernels.triton.constants import Element
-from fp4lab.kernels.triton.launch import launch, plain
+from fp4lab.kernels.triton.launch import INTERPRETED, launch, plain
 
 INFINITY = tl.constexpr(0x7F800000)
 NAN = tl.constexpr(0x7FC00000)
@@ -54,7 +54,8 @@ def finished(
     """Magnitudes q with the sign of x: what is beyond the largest becomes special, NaN the one."""
     out = q.to(tl.int32, bitcast=True)
     if not saturate:
-        out = tl.where(out > element.max_bits, element.special_bits, out)
+        too_large = (out > element.max_bits) & (out <= INFINITY)
+        out = tl.where(too_large, element.special_bits, out)
     out = tl.where((out & MAGNITUDE) <= INFINITY, out | (bits & SIGN), NAN)
     return out.to(tl.float32, bitcast=True)
 
@@ -275,7 +276,8 @@ def round_nearest(
     """`reference.round_nearest` of a float32 tensor, in any layout; NaN becomes 0x7FC00000."""
     x = plain(x).contiguous()
     assert x.dtype == torch.float32
-    out, block = torch.empty_like(x), 2048
+    # the interpreter's time is a program's, not an element's
+    out, block = torch.empty_like(x), 131072 if INTERPRETED else 2048
     if x.numel():
         launch(
             round_nearest_kernel,

@@ -84,9 +84,9 @@ def tile_of(asked: Quantization) -> tuple[int, int]:
     return max(least[0], rows), max(least[1], columns)
 
 
-def warps(tile: tuple[int, int]) -> int:
-    """Warps of a program: 32 elements of a tile for each thread."""
-    return 4 if tile[0] * tile[1] <= 4096 else 8 if tile[0] * tile[1] <= 8192 else 16
+def warps(tile: tuple[int, int], per_thread: int = 32) -> int:
+    """Warps of a program: that many elements of a tile for each thread."""
+    return min(16, max(4, tile[0] * tile[1] // (32 * per_thread)))
 
 
 def plain_matrix(asked: Quantization) -> Tensor:
@@ -216,7 +216,8 @@ def _run(operand: Operand, out: Tensor, scales: Tensor | None) -> None:
             noise.column_offset,
             *noise.salts,
         ),
-        warps=warps(operand.tile),
+        # 4-over-6 holds two candidates of every element
+        warps=warps(operand.tile, 16 if operand.plan.selection else 32),
         plan=operand.plan,
         how=operand.how,
         ROWS=operand.tile[0],

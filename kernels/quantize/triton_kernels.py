@@ -120,11 +120,10 @@ def write_tile(
     c: tl.constexpr = plan.block_columns
     A: tl.constexpr = ROWS // r
     B: tl.constexpr = COLUMNS // c
-    NOISE: tl.constexpr = how.noise_bits
     if how.hadamard > 0:
         x = hadamard_tile(x, how.hadamard, how.signs, how.dtype, ROWS, COLUMNS)
     random = 0
-    if NOISE > 0:
+    if how.noise_bits > 0:
         random = operand_noise(
             state_ptr,
             row_ids_ptr,
@@ -141,26 +140,12 @@ def write_tile(
         )
         random = tl.reshape(random, (A, r, B, c))
     x = tl.reshape(x, (A, r, B, c))
-    scale = 0.0
     if plan.scale is None:
-        values = rounded(x, random, plan, NOISE)
+        values = rounded(x, random, plan, how.noise_bits)
     else:
         block_amax = tile_block_amax(x, block_amax_ptr, first_row, num_rows, plan, A, B)
         outer = outer_tile(amax_ptr, first_row, num_rows, plan, A)
-        if plan.selection != NO_SELECTION:
-            values, scale = four_over_six(x, random, block_amax, outer, plan, NOISE, A, r, B, c)
-        else:
-            scale, multiplier = block_scales(block_amax, outer, plan, 1.0)
-            values = scaled(x, multiplier, plan)
-            if not how.native:
-                values = rounded(values, random, plan, NOISE)
-        if how.result == DEQUANTIZED:
-            factor = scale
-            if plan.level != NO_LEVEL:
-                factor = (scale * outer) * plan.inverse_factor
-            values = values * factor[:, None, :, None]
-        elif how.result == OPERAND and not plan.late_scale:
-            values = values * scale[:, None, :, None]
+        values, scale = scaled_and_rounded(x, random, block_amax, outer, plan, how, A, B)
         if how.result == CODES or (how.result == OPERAND and plan.late_scale):
             kind: tl.constexpr = plan.scale
             kept = scale_codes(scale, kind) if how.result == CODES else one_nan(scale)
@@ -170,33 +155,81 @@ def write_tile(
     values = tl.reshape(values, (ROWS, COLUMNS))
     row = first_row + tl.arange(0, ROWS)[:, None]
     if how.result == CODES and plan.packed:
-        if how.native and NOISE == 0:
-            packed = nearest_pairs(values, ROWS, COLUMNS)
-        elif how.native:
-            packed = stochastic_quads(
-                values, tl.reshape(random, (ROWS, COLUMNS)), ROWS, COLUMNS
-            )
-        else:
-            element: tl.constexpr = plan.element
-            column = first_column + tl.arange(0, COLUMNS)[None, :]
-            # what pads a last odd column is 0, whatever its block's scale made of it
-            code = tl.where(column < num_columns, encode(values, element), 0)
-            low, high = tl.split(tl.reshape(code, (ROWS, COLUMNS // 2, 2)))
-            packed = (low | (high << 4)).to(tl.uint8)
-        at = first_column // 2 + tl.arange(0, COLUMNS // 2)[None, :]
-        inside = (row < num_rows) & (at < (num_columns + 1) // 2)
-        tl.store(out_ptr + row * out_row_stride + at * out_column_stride, packed, mask=inside)
+        packed = packed_codes(values, random, first_column, num_columns, plan, how, ROWS, COLUMNS)
+        column = first_column // 2 + tl.arange(0, COLUMNS // 2)[None, :]
+        at = out_ptr + row * out_row_stride + column * out_column_stride
+        inside = (row < num_rows) & (column < (num_columns + 1) // 2)
+        tl.store(at, packed, mask=inside)
     else:
         column = first_column + tl.arange(0, COLUMNS)[None, :]
-        inside = (row < num_rows) & (column < num_columns)
         at = out_ptr + row * out_row_stride + column * out_column_stride
         if how.result == CODES:
             element: tl.constexpr = plan.element
-            code = encode(values, element)
-            code = code.to(tl.uint8) if plan.element.bits <= 8 else code.to(tl.int16)
-            tl.store(at, code, mask=inside)
+            out = encode(values, element).to(out_ptr.dtype.element_ty)
         else:
-            tl.store(at, stored_as(values, how.out_dtype), mask=inside)
+            out = stored_as(values, how.out_dtype)
+        tl.store(at, out, mask=(row < num_rows) & (column < num_columns))
+
+
+@triton.jit
+def scaled_and_rounded(
+    x: tl.tensor,
+    random: tl.tensor,
+    block_amax: tl.tensor,
+    outer: tl.tensor,
+    plan: tl.constexpr,
+    how: tl.constexpr,
+    A: tl.constexpr,
+    B: tl.constexpr,
+) -> tl.tensor:
+    """What becomes of the elements `[A, r, B, c]`, and the block scales `[A, B]`.
+
+    For native codes the elements are only scaled.
+    """
+    r: tl.constexpr = plan.block_rows
+    c: tl.constexpr = plan.block_columns
+    NOISE: tl.constexpr = how.noise_bits
+    if plan.selection != NO_SELECTION:
+        values, scale = four_over_six(x, random, block_amax, outer, plan, NOISE, A, r, B, c)
+    else:
+        scale, multiplier = block_scales(block_amax, outer, plan, 1.0)
+        values = scaled(x, multiplier, plan)
+        if not how.native:
+            values = rounded(values, random, plan, NOISE)
+    if how.result == DEQUANTIZED:
+        factor = scale
+        if plan.level != NO_LEVEL:
+            factor = (scale * outer) * plan.inverse_factor
+        values = values * factor[:, None, :, None]
+    elif how.result == OPERAND and not plan.late_scale:
+        values = values * scale[:, None, :, None]
+    return values, scale
+
+
+@triton.jit
+def packed_codes(
+    values: tl.tensor,
+    random: tl.tensor,
+    first_column: tl.tensor,
+    num_columns: tl.tensor,
+    plan: tl.constexpr,
+    how: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> tl.tensor:
+    """Two 4-bit codes a byte, uint8 `[ROWS, COLUMNS / 2]`."""
+    if how.native and how.noise_bits == 0:
+        packed = nearest_pairs(values, ROWS, COLUMNS)
+    elif how.native:
+        packed = stochastic_quads(values, tl.reshape(random, (ROWS, COLUMNS)), ROWS, COLUMNS)
+    else:
+        element: tl.constexpr = plan.element
+        column = first_column + tl.arange(0, COLUMNS)[None, :]
+        # what pads a last odd column is 0, whatever its block's scale made of it
+        code = tl.where(column < num_columns, encode(values, element), 0)
+        low, high = tl.split(tl.reshape(code, (ROWS, COLUMNS // 2, 2)))
+        packed = (low | (high << 4)).to(tl.uint8)
+    return packed
 
 
 @triton.jit
@@ -232,7 +265,7 @@ def write_scales(
     A: tl.constexpr,
     B: tl.constexpr,
 ) -> None:
-    """Stored block scales of a tile, row-major; blocks larger than tiles are written by the first."""
+    """Stored block scales of a tile, row-major; of larger blocks the first tile writes them."""
     kept = kept.to(scales_ptr.dtype.element_ty)
     if plan.whole == 0:
         across = (num_columns + plan.block_columns - 1) // plan.block_columns

@@ -58,9 +58,7 @@ def amax_pair_kernel(
     most = tl.max(tl.max(y.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1), axis=0)
     tl.atomic_max(amax_ptr, tl.where(most > INFINITY, NAN, most))
     if turned.hadamard > 0:
-        z = hadamard_tile(
-            tl.trans(x), turned.hadamard, turned.signs, turned.dtype, COLUMNS, ROWS
-        )
+        z = hadamard_tile(tl.trans(x), turned.hadamard, turned.signs, turned.dtype, COLUMNS, ROWS)
         most = tl.max(tl.max(z.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1), axis=0)
     elif straight.hadamard > 0:
         most = tl.max(tl.max(x.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1), axis=0)

@@ -140,11 +140,7 @@ def block_scales(
 @triton.jit
 def scale_codes(stored: tl.tensor, scale: tl.constexpr) -> tl.tensor:
     """Block scales as they are kept: int32 codes of the scale type, or float32."""
-    if scale.mantissa_bits == 23:
-        codes = one_nan(stored)
-    else:
-        codes = encode(stored, scale)
-    return codes
+    return one_nan(stored) if scale.mantissa_bits == 23 else encode(stored, scale)
 
 
 @triton.jit

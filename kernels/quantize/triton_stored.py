@@ -45,9 +45,7 @@ def dequantize_kernel(
     row = first_row + tl.arange(0, ROWS)[:, None]
     element: tl.constexpr = plan.element
     values = decode(
-        load_codes(
-            codes_ptr, row, first_column, num_rows, num_columns, plan.packed, ROWS, COLUMNS
-        ),
+        load_codes(codes_ptr, row, first_column, num_rows, num_columns, plan.packed, ROWS, COLUMNS),
         element,
     )
     LATE: tl.constexpr = plan.late_scale and result != DEQUANTIZED
@@ -174,5 +172,12 @@ def _plain_scales(scales: Tensor, fmt: BlockFormat) -> Tensor:
         return positive_nan_(scales.clone())
     # a matrix of codes of the scale type is one of a format without scales
     cast = BlockFormat(name="", element=fmt.scale)
-    return _run(scales, scales.new_empty(0), scales.new_empty(0), cast, scales.shape[1],
-                torch.float32, Result.OPERAND)
+    return _run(
+        scales,
+        scales.new_empty(0),
+        scales.new_empty(0),
+        cast,
+        scales.shape[1],
+        torch.float32,
+        Result.OPERAND,
+    )

@@ -109,7 +109,11 @@ def amax_of_blocks(
 
 @triton.jit
 def outer_tile(
-    amax_ptr: tl.tensor, first_row: tl.tensor, num_rows: tl.tensor, plan: tl.constexpr, A: tl.constexpr
+    amax_ptr: tl.tensor,
+    first_row: tl.tensor,
+    num_rows: tl.tensor,
+    plan: tl.constexpr,
+    A: tl.constexpr,
 ) -> tl.tensor:
     """The second-level amax: `[A, 1]` by rows, else `[1, 1]` (1 where there is none)."""
     if plan.level == NO_LEVEL:

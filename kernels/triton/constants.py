@@ -1,6 +1,6 @@
 """Formats as compile-time constants of Triton kernels.
 
-A kernel is compiled once for each constant, and Triton finds compiled kernels again by the `repr` of
+A kernel is compiled once for each constant, and Triton finds compiled kernels by the `repr` of
 their constants. `BlockFormat` shows only names, and formats that come through an operator's schema
 have none; so these classes show every number, and hold nothing but what a kernel reads.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -92,9 +91,10 @@ class Element(Constant):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Constant):
-    """A `BlockFormat`. Where a side of its block is the whole extent, `whole` is 1 (a tensor) or 2 (rows).
+    """A `BlockFormat`.
 
-    The block is then the kernel's tile, and the block's amax is read instead of computed.
+    Where a side of its block is the whole extent, `whole` is 1 (the tensor) or 2 (rows): the block
+    is then the kernel's tile, and its amax is read instead of computed.
     """
 
     element: Element
@@ -179,5 +179,3 @@ class How(Constant):
 def sign_mask(signs: tuple[int, ...]) -> int:
     """Bit k is set where sign k is negative."""
     return sum(1 << k for k, sign in enumerate(signs) if sign < 0)
-
-

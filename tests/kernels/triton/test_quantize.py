@@ -1,0 +1,183 @@
+"""Quantizing kernels equal the reference bit for bit: codes, scales, amax, values and operands."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fp4lab import formats
+from fp4lab.formats import BlockFormat
+from tests.kernels import matrices
+from tests.kernels.triton.operators import (
+    STATE,
+    Noise,
+    Quantization,
+    asked_on,
+    check,
+    expected,
+    generator,
+    noise,
+    quantize,
+    same_bits,
+)
+
+#: one of each arithmetic: two levels, exponents, float32 scales, selection, and a plain cast
+ARITHMETICS = [
+    formats.NVFP4,
+    formats.NVFP4_16X16,
+    formats.NVFP4_ROWWISE,
+    formats.MXFP4.replace(scale_rule=formats.ScaleRule.NEAREST),
+    formats.MXFP8_E4M3.replace(scale_rule=formats.ScaleRule.EVEN),
+    formats.FP8_TENSOR_E5M2,
+    formats.get("fp8_row_e4m3_pow2"),
+    formats.NVFP4_4OVER6.replace(selection=formats.Selection.MSE),
+    formats.BF16,
+]
+
+
+def of_kind(kind: matrices.Draw, seed: int, rows: int, columns: int) -> torch.Tensor:
+    return kind(generator(seed), rows, columns).to(torch.float32)
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_every_format(name: str, device: str) -> None:
+    fmt, index = formats.get(name), formats.names().index(name)
+    kinds = [matrices.KINDS[(index + 5 * n) % len(matrices.KINDS)] for n in range(2)]
+    straight = Quantization(of_kind(kinds[0], index, 41, 71), fmt)
+    turned = Quantization(
+        of_kind(kinds[1], index, 48, 35).to(torch.bfloat16),
+        fmt,
+        True,
+        16,
+        formats.NVFP4_SIGNS,
+        noise(8, column_offset=16),
+    )
+    check(device, [straight, turned])
+
+
+@pytest.mark.parametrize(
+    "fmt",
+    [
+        pytest.param(fmt, id=fmt.name, marks=() if n % 3 == 0 else pytest.mark.slow)
+        for n, fmt in enumerate(ARITHMETICS)
+    ],
+)
+@pytest.mark.parametrize("kind", matrices.KINDS, ids=lambda kind: kind.__name__)
+def test_every_kind_of_numbers(kind: matrices.Draw, fmt: BlockFormat, device: str) -> None:
+    x_MK = of_kind(kind, 1, 32, 64)
+    bits = (0, 8, 32)[(matrices.KINDS.index(kind) + ARITHMETICS.index(fmt)) % 3]
+    check(device, [Quantization(x_MK, fmt, noise=noise(bits))])
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+@pytest.mark.parametrize("fmt", ARITHMETICS, ids=lambda fmt: fmt.name)
+def test_stochastic_rounding(fmt: BlockFormat, bits: int, device: str) -> None:
+    ids = torch.randperm(64, generator=generator(2)) + 2**32 - 7
+    x_MK = of_kind(matrices.few_bits, bits, 64, 80)
+    cases = [
+        Quantization(x_MK, fmt, noise=Noise(STATE, 1 << 31, bits, ids, 64)),
+        Quantization(x_MK, fmt, True, noise=Noise(STATE, 5, bits, ids, 3)),
+    ]
+    check(device, cases)
+
+
+@pytest.mark.parametrize("layout", matrices.LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_strides_and_dtypes(layout: object, dtype: torch.dtype, device: str) -> None:
+    assert callable(layout)
+    x_MK = of_kind(matrices.some_special, 3, 48, 64)
+    views = [layout(x_MK).to(dtype), layout(x_MK.to(dtype).to(torch.float32)).to(dtype)]
+    assert views[0].shape == x_MK.shape
+    cases = [
+        Quantization(views[0], formats.NVFP4, True, 16, formats.NVFP4_SIGNS),
+        Quantization(views[1], formats.MXFP4, False, 32),
+    ]
+    check(device, cases)
+
+
+def test_layouts_survive_the_test_itself() -> None:
+    """`Tensor.to` drops a view's strides, so the views above are made after the cast too."""
+    x_MK = torch.zeros(4, 6, dtype=torch.bfloat16)
+    assert matrices.transposed(x_MK).stride() == (1, 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 16), (16, 1), (3, 129), (130, 5)], ids=str)
+def test_ragged_edges(shape: tuple[int, int], device: str) -> None:
+    x_MK = of_kind(matrices.wide_blocks, 4, *shape)
+    x_MK[-1, -1] = torch.inf
+    picked = (formats.NVFP4, formats.NVFP4_16X16, formats.FP8_ROW_E5M2, formats.MXFP4)
+    picked = picked if shape[0] * shape[1] % 2 else (formats.FP8_128X128_E4M3, *picked[:1])
+    check(device, [Quantization(x_MK, fmt, turn) for turn, fmt in enumerate(picked)])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32, 64, 128])
+def test_every_hadamard_size(size: int, transposed: bool, device: str) -> None:
+    signs = tuple(formats.Hadamard(size, signs=5).vector)
+    shape = (max(size, 16), 37)
+    x = of_kind(matrices.ties_in_bf16, size, *shape)
+    x_MK = x if transposed else x.t()
+    for asked in (
+        Quantization(x_MK, formats.NVFP4, transposed, size, signs),
+        Quantization(x_MK.half(), formats.MXFP4, transposed, size),
+    ):
+        assert quantize.takes(there := asked_on(device, asked))
+        assert all(map(same_bits, quantize.operand(there), expected(asked)[-2:]))
+
+
+def test_sums_of_zeros_keep_the_references_sign(device: str) -> None:
+    x_MK = torch.zeros(8, 16)
+    x_MK[::2] = -0.0
+    for size, signs in ((1, (1,)), (1, (-1,)), (4, ()), (16, formats.NVFP4_SIGNS)):
+        check(device, [Quantization(x_MK, formats.MXFP4, False, size, signs)])
+
+
+@pytest.mark.parametrize("amax", [0.0, 1e-42, 3.0, 3e38, torch.inf, -torch.nan], ids=str)
+def test_a_given_amax(amax: float, device: str) -> None:
+    x_MK = of_kind(matrices.on_grid, 5, 24, 48)
+    rows = torch.linspace(0.5, 2, 24) * amax
+    cases = [
+        Quantization(x_MK, formats.NVFP4, amax=torch.tensor([amax])),
+        Quantization(x_MK, formats.NVFP4_4OVER6, amax=torch.tensor([amax])),
+        Quantization(x_MK, formats.NVFP4_ROWWISE, amax=rows),
+    ]
+    check(device, cases)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"amax_target": 6 * 16 / 17},
+        {"scale_cap": 256.0},
+        {"scale_floor": 2.0**-6},
+        {"zero_scale": 0.125},
+        {"scale": formats.UE5M3},
+        {"scale": formats.BF16_ELEMENT, "scale_cap": 448.0},
+        {"element": formats.INT4},
+        {"element": formats.E3M2, "block": (4, 8)},
+        {"scale_ties": formats.Ties.AWAY, "ties": formats.Ties.ZERO},
+        {"block_scale": formats.BlockScale.DIVIDED, "scale_precision": formats.BF16_ELEMENT},
+        {"keep_negative_zero": True, "block": (1, 1)},
+        {"block": (1, formats.WHOLE)},
+        {"block": (formats.WHOLE, formats.WHOLE), "scale": formats.E4M3},
+    ],
+    ids=str,
+)
+def test_fields_of_declared_formats(change: dict[str, object], device: str) -> None:
+    x_MK = of_kind(matrices.wide_blocks, 6, 20, 56)
+    x_MK[3] = -0.0
+    fmt = formats.NVFP4.replace(**change)
+    check(device, [Quantization(x_MK, fmt), Quantization(x_MK, fmt, True, noise=noise(8))])
+
+
+def test_what_is_left_to_the_reference(device: str) -> None:
+    x_MK = torch.randn(64, 96, device=device)
+    assert quantize.takes(Quantization(x_MK, formats.NVFP4))
+    for asked in (
+        Quantization(x_MK.double(), formats.NVFP4),
+        Quantization(x_MK[:0], formats.NVFP4),
+        Quantization(x_MK, formats.NVFP4.replace(block=(1, 24))),
+        Quantization(x_MK, formats.NVFP4, False, 64),
+        Quantization(x_MK.to("meta"), formats.NVFP4),
+    ):
+        assert not quantize.takes(asked)
