@@ -191,12 +191,16 @@ def decode(code: tl.tensor, element: tl.constexpr) -> tl.tensor:
         bits = tl.where((bits & MAGNITUDE) > INFINITY, NAN, bits)
     else:
         magnitude = code & ((1 << (element.bits - 1)) - 1) if element.sign_code != 0 else code
-        binade = tl.maximum(magnitude >> element.mantissa_bits, 1)
-        steps = magnitude - ((binade - 1) << element.mantissa_bits)
-        spacing = (binade + (127 - element.bias - element.mantissa_bits)) << 23
-        bits = (steps.to(tl.float32) * spacing.to(tl.float32, bitcast=True)).to(
-            tl.int32, bitcast=True
-        )
+        if element.bias >= 0:
+            # the fields in float32's places are the value times 2^(bias - 127), also if subnormal
+            value = (magnitude << (23 - element.mantissa_bits)).to(tl.float32, bitcast=True)
+            value = value * 2.0 ** (127 - element.bias)
+        else:
+            binade = tl.maximum(magnitude >> element.mantissa_bits, 1)
+            steps = magnitude - ((binade - 1) << element.mantissa_bits)
+            spacing = (binade + (127 - element.bias - element.mantissa_bits)) << 23
+            value = steps.to(tl.float32) * spacing.to(tl.float32, bitcast=True)
+        bits = value.to(tl.int32, bitcast=True)
         if element.has_inf:
             bits = tl.where(magnitude == element.inf_code, INFINITY, bits)
         if element.sign_code != 0:

@@ -43,11 +43,51 @@ def dequantize_kernel(
     pid = tl.program_id(0).to(tl.int64)
     first_row, first_column = (pid // tiles) * ROWS, (pid % tiles) * COLUMNS
     row = first_row + tl.arange(0, ROWS)[:, None]
-    element: tl.constexpr = plan.element
-    values = decode(
-        load_codes(codes_ptr, row, first_column, num_rows, num_columns, plan.packed, ROWS, COLUMNS),
-        element,
+    values = stored_tile(
+        codes_ptr,
+        scales_ptr,
+        amax_ptr,
+        row,
+        first_column,
+        num_rows,
+        num_columns,
+        block_rows,
+        block_columns,
+        plan,
+        result,
+        RUN,
+        ROWS,
+        COLUMNS,
     )
+    column = first_column + tl.arange(0, COLUMNS)[None, :]
+    out_at = out_ptr + row * num_columns + column
+    inside = (row < num_rows) & (column < num_columns)
+    tl.store(out_at, stored_as(values, out_dtype), mask=inside)
+
+
+@triton.jit
+def stored_tile(
+    codes_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
+    amax_ptr: tl.tensor,
+    row: tl.tensor,
+    first_column: tl.tensor,
+    num_rows: tl.tensor,
+    num_columns: tl.tensor,
+    block_rows: tl.tensor,
+    block_columns: tl.tensor,
+    plan: tl.constexpr,
+    result: tl.constexpr,
+    RUN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> tl.tensor:
+    """float32 values of a tile, 0 outside the matrix; `row` is int64 `[ROWS, 1]`."""
+    element: tl.constexpr = plan.element
+    codes = load_codes(
+        codes_ptr, row, first_column, num_rows, num_columns, plan.packed, ROWS, COLUMNS
+    )
+    values = decode(codes, element)
     LATE: tl.constexpr = plan.late_scale and result != DEQUANTIZED
     if plan.scale is not None and not LATE:
         kind: tl.constexpr = plan.scale
@@ -64,10 +104,7 @@ def dequantize_kernel(
             factor = (factor * outer) * plan.inverse_factor
         values = tl.reshape(values, (ROWS, COLUMNS // RUN, RUN)) * factor[:, :, None]
         values = tl.reshape(values, (ROWS, COLUMNS))
-    column = first_column + tl.arange(0, COLUMNS)[None, :]
-    out_at = out_ptr + row * num_columns + column
-    inside = (row < num_rows) & (column < num_columns)
-    tl.store(out_at, stored_as(values, out_dtype), mask=inside)
+    return values
 
 
 @triton.jit

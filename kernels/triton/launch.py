@@ -30,13 +30,19 @@ def as_integers(x: Tensor) -> Tensor:
 
 
 def launch(
-    kernel: Any, programs: int, arguments: Sequence[Any], *, warps: int = 4, **constants: Any
+    kernel: Any,
+    programs: int,
+    arguments: Sequence[Any],
+    *,
+    warps: int = 4,
+    device: torch.device | None = None,
+    **constants: Any,
 ) -> None:
-    """Run `programs` programs on the device of the first argument.
+    """Run `programs` programs on the device, that of the first argument where none is given.
 
     A multiplication and an addition are never contracted to one rounding: the reference has two.
     """
-    device = arguments[0].device
+    device = device or arguments[0].device
     here = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
     with here:
         kernel[(programs,)](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)

@@ -14,6 +14,9 @@ from torch import Tensor
 pytest.importorskip("triton", reason="Triton is not installed (it is there for Linux only)")
 
 from fp4lab.kernels.hadamard import triton as hadamard
+from fp4lab.kernels.matmul import triton as matmul
+from fp4lab.kernels.matmul import triton_grouped, triton_scaled
+from fp4lab.kernels.matmul.triton import Factor
 from fp4lab.kernels.minifloat import triton as minifloat
 from fp4lab.kernels.philox import triton as philox
 from fp4lab.kernels.quantize import reference, triton_pair, triton_stored
@@ -23,13 +26,19 @@ from fp4lab.kernels.quantize.scales import positive_nan_
 from fp4lab.kernels.triton import launch
 
 __all__ = [
+    "Factor",
+    "Noise",
+    "Quantization",
     "hadamard",
     "launch",
+    "matmul",
     "minifloat",
     "philox",
     "quantize",
     "reference",
+    "triton_grouped",
     "triton_pair",
+    "triton_scaled",
     "triton_stored",
 ]
 
