@@ -165,6 +165,7 @@ def matmul(a_MK: Factor, b_NK: Factor, dtype: torch.dtype = torch.float32) -> Te
             N,
             K,
         ),
+        warps=8,
         device=out.device,
         factor=amax_factor(a_MK, b_NK),
         a_by_row=a_MK.epilogue.numel() > 1,
