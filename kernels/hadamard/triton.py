@@ -8,6 +8,8 @@ instead of 256. Larger transforms are a kernel of their own, which reads one ter
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -28,22 +30,32 @@ PARITY_OF_5 = tl.constexpr(0x96696996 - (1 << 32))
 
 @triton.jit
 def split_columns(x: tl.tensor, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tensor:
-    """The columns of `[ROWS, COLUMNS]`, 2 to 32 of them, as a tuple of `[ROWS]`."""
-    parts = (x,)
+    """The columns of `[ROWS, COLUMNS]`, 2 to 32 of them, as a tuple of `[ROWS]`.
+
+    The bits of a column's number are axes of their own from the start: splitting them off one after
+    another then moves nothing between threads.
+    """
+    if COLUMNS == 2:
+        parts = (tl.reshape(x, (ROWS, 2)),)
+    elif COLUMNS == 4:
+        parts = (tl.reshape(x, (ROWS, 2, 2)),)
+    elif COLUMNS == 8:
+        parts = (tl.reshape(x, (ROWS, 2, 2, 2)),)
+    elif COLUMNS == 16:
+        parts = (tl.reshape(x, (ROWS, 2, 2, 2, 2)),)
+    else:
+        parts = (tl.reshape(x, (ROWS, 2, 2, 2, 2, 2)),)
     for level in tl.static_range(5):
         if COLUMNS >> level > 1:
-            a, b = tl.split(tl.reshape(parts[0], (ROWS, COLUMNS >> (level + 1), 2)))
+            a, b = tl.split(parts[0])
             even = (a,)
             odd = (b,)
             for part in tl.static_range(1, 1 << level):
-                a, b = tl.split(tl.reshape(parts[part], (ROWS, COLUMNS >> (level + 1), 2)))
+                a, b = tl.split(parts[part])
                 even = even + (a,)
                 odd = odd + (b,)
             parts = even + odd
-    columns = (tl.reshape(parts[0], (ROWS,)),)
-    for k in tl.static_range(1, COLUMNS):
-        columns = columns + (tl.reshape(parts[k], (ROWS,)),)
-    return columns
+    return parts
 
 
 @triton.jit
@@ -169,6 +181,12 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
     return out
 
 
+@lru_cache(maxsize=64)
+def _sign_vector(signs: tuple[int, ...], device: torch.device) -> Tensor:
+    """Signs on the device; kept, for copying them there waits for it."""
+    return torch.tensor(signs, dtype=torch.float32, device=device)
+
+
 def transform(x_MK: Tensor, out_MK: Tensor, size: int, signs: tuple[int, ...]) -> None:
     """Write the transform of the rows of a matrix into another one of its shape and dtype."""
     rows, columns = x_MK.shape
@@ -176,15 +194,12 @@ def transform(x_MK: Tensor, out_MK: Tensor, size: int, signs: tuple[int, ...]) -
     # the interpreter's time is a program's, not an element's
     most = max(1, (131072 if INTERPRETED else 4096) // size)
     per_program = min(most, triton.next_power_of_2(rows * groups))
-    sign_vector = None
-    if signs:
-        sign_vector = torch.tensor(signs, dtype=torch.float32, device=x_MK.device)
     launch(
         hadamard_kernel,
         triton.cdiv(rows * groups, per_program),
         (
             as_integers(x_MK),
-            sign_vector,
+            _sign_vector(signs, x_MK.device) if signs else None,
             as_integers(out_MK),
             rows,
             groups,

@@ -69,6 +69,7 @@ def bf16_tile(
     num_rows: tl.tensor,
     first_k: tl.tensor,
     K: tl.tensor,
+    width: tl.tensor,
     plan: tl.constexpr,
     RUN: tl.constexpr,
     ROWS: tl.constexpr,
@@ -87,6 +88,7 @@ def bf16_tile(
             first_k,
             num_rows,
             K,
+            width,
             plan.block_rows,
             plan.block_columns,
             plan,
@@ -141,6 +143,8 @@ def product_tile(
     num_rows: tl.tensor,
     num_columns: tl.tensor,
     K: tl.tensor,
+    a_width: tl.tensor,
+    b_width: tl.tensor,
     a_plan: tl.constexpr,
     b_plan: tl.constexpr,
     a_run: tl.constexpr,
@@ -152,8 +156,20 @@ def product_tile(
     """float32 sums over K of a tile; `row` and `column` are int64, both `[.., 1]`."""
     sums = tl.zeros((ROWS, COLUMNS), tl.float32)
     for k in range(0, K, DEPTH):
-        a = bf16_tile(a_ptr, a_scales_ptr, row, num_rows, k, K, a_plan, a_run, ROWS, DEPTH)
-        b = bf16_tile(b_ptr, b_scales_ptr, column, num_columns, k, K, b_plan, b_run, COLUMNS, DEPTH)
+        a = bf16_tile(a_ptr, a_scales_ptr, row, num_rows, k, K, a_width, a_plan, a_run, ROWS, DEPTH)
+        b = bf16_tile(
+            b_ptr,
+            b_scales_ptr,
+            column,
+            num_columns,
+            k,
+            K,
+            b_width,
+            b_plan,
+            b_run,
+            COLUMNS,
+            DEPTH,
+        )
         sums = tl.dot(a, tl.trans(b), sums)
     return sums
 
@@ -170,6 +186,8 @@ def matmul_kernel(
     M: tl.tensor,
     N: tl.tensor,
     K: tl.tensor,
+    a_width: tl.tensor,
+    b_width: tl.tensor,
     a_plan: tl.constexpr,
     b_plan: tl.constexpr,
     a_run: tl.constexpr,
@@ -201,6 +219,8 @@ def matmul_kernel(
         M,
         N,
         K,
+        a_width,
+        b_width,
         a_plan,
         b_plan,
         a_run,
@@ -257,7 +277,16 @@ def matmul(a_MK: Factor, b_NK: Factor, dtype: torch.dtype = torch.float32) -> Te
     launch(
         matmul_kernel,
         triton.cdiv(M, rows) * triton.cdiv(N, columns),
-        (*tensors_of(a_MK), *tensors_of(b_NK), as_integers(out), M, N, K),
+        (
+            *tensors_of(a_MK),
+            *tensors_of(b_NK),
+            as_integers(out),
+            M,
+            N,
+            K,
+            a_MK.values.shape[1],
+            b_NK.values.shape[1],
+        ),
         warps=8,
         a_plan=a_plan,
         b_plan=b_plan,

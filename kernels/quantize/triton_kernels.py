@@ -158,7 +158,8 @@ def write_tile(
         packed = packed_codes(values, random, first_column, num_columns, plan, how, ROWS, COLUMNS)
         column = first_column // 2 + tl.arange(0, COLUMNS // 2)[None, :]
         at = out_ptr + row * out_row_stride + column * out_column_stride
-        inside = (row < num_rows) & (column < (num_columns + 1) // 2)
+        # the stride is the number of bytes in a row, whose divisors the compiler knows
+        inside = (row < num_rows) & (column < out_row_stride)
         tl.store(at, packed, mask=inside)
     else:
         column = first_column + tl.arange(0, COLUMNS)[None, :]

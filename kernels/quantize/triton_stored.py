@@ -29,6 +29,7 @@ def dequantize_kernel(
     out_ptr: tl.tensor,
     num_rows: tl.tensor,
     num_columns: tl.tensor,
+    width: tl.tensor,
     block_rows: tl.tensor,
     block_columns: tl.tensor,
     plan: tl.constexpr,
@@ -51,6 +52,7 @@ def dequantize_kernel(
         first_column,
         num_rows,
         num_columns,
+        width,
         block_rows,
         block_columns,
         plan,
@@ -74,6 +76,7 @@ def stored_tile(
     first_column: tl.tensor,
     num_rows: tl.tensor,
     num_columns: tl.tensor,
+    width: tl.tensor,
     block_rows: tl.tensor,
     block_columns: tl.tensor,
     plan: tl.constexpr,
@@ -84,9 +87,7 @@ def stored_tile(
 ) -> tl.tensor:
     """float32 values of a tile, 0 outside the matrix; `row` is int64 `[ROWS, 1]`."""
     element: tl.constexpr = plan.element
-    codes = load_codes(
-        codes_ptr, row, first_column, num_rows, num_columns, plan.packed, ROWS, COLUMNS
-    )
+    codes = load_codes(codes_ptr, row, first_column, num_rows, width, plan.packed, ROWS, COLUMNS)
     values = decode(codes, element)
     LATE: tl.constexpr = plan.late_scale and result != DEQUANTIZED
     if plan.scale is not None and not LATE:
@@ -113,22 +114,21 @@ def load_codes(
     row: tl.tensor,
     first_column: tl.tensor,
     num_rows: tl.tensor,
-    num_columns: tl.tensor,
+    width: tl.tensor,
     packed: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> tl.tensor:
-    """int32 codes of a tile; `row` is int64 `[ROWS, 1]`."""
+    """int32 codes of a tile; `row` is int64 `[ROWS, 1]`, a row of codes has `width` numbers."""
     if packed:
-        width = (num_columns + 1) // 2
         column = first_column // 2 + tl.arange(0, COLUMNS // 2)[None, :]
         inside = (row < num_rows) & (column < width)
         pair = tl.load(codes_ptr + row * width + column, mask=inside, other=0).to(tl.int32)
         codes = tl.reshape(tl.join(pair & 15, (pair >> 4) & 15), (ROWS, COLUMNS))
     else:
         column = first_column + tl.arange(0, COLUMNS)[None, :]
-        inside = (row < num_rows) & (column < num_columns)
-        codes = tl.load(codes_ptr + row * num_columns + column, mask=inside, other=0)
+        inside = (row < num_rows) & (column < width)
+        codes = tl.load(codes_ptr + row * width + column, mask=inside, other=0)
         codes = codes.to(tl.int32) & 0xFFFF
     return codes
 
@@ -161,6 +161,7 @@ def _run(
                 as_integers(out),
                 rows,
                 num_columns,
+                codes.shape[1],
                 block_rows,
                 block_columns,
             ),

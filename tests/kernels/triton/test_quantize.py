@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from tests.kernels.triton.operators import (
     Quantization,
     asked_on,
     check,
+    computed,
     expected,
     generator,
     noise,
@@ -164,6 +167,22 @@ def test_fields_of_declared_formats(change: dict[str, object], device: str) -> N
     x_MK[3] = -0.0
     fmt = formats.NVFP4.replace(**change)
     check(device, [Quantization(x_MK, fmt), Quantization(x_MK, fmt, True, noise=noise(8))])
+
+
+def test_addresses_beyond_32_bits(device: str) -> None:
+    """Three rows, 2^30 elements apart; memory that nobody touches is not there."""
+    stride, columns = (1 << 30) + 8, 40
+    if device == "cuda":
+        memory = torch.empty(2 * stride + columns, dtype=torch.bfloat16, device=device)
+    else:
+        size = 2 * (2 * stride + columns)
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = torch.frombuffer(pages, dtype=torch.bfloat16)
+    x_MK = of_kind(matrices.on_grid, 7, 3, columns).to(torch.bfloat16)
+    far = memory.as_strided(x_MK.shape, (stride, 1)).copy_(x_MK)
+    for transposed in (False, True):
+        asked = Quantization(x_MK, formats.NVFP4, transposed)
+        assert all(map(same_bits, computed(asked._replace(x_MK=far)), expected(asked)))
 
 
 def test_what_is_left_to_the_reference(device: str) -> None:
