@@ -199,6 +199,8 @@ def amax(
 
 def _run(operand: Operand, out: Tensor, scales: Tensor | None) -> None:
     noise = noise_arguments(operand.asked)
+    # 4-over-6 and Hadamard hold every element twice; fewer a thread keep them in registers
+    twice = operand.plan.selection or 0 < operand.how.hadamard <= 16
     launch(
         quantize_kernel,
         operand.programs,
@@ -216,8 +218,7 @@ def _run(operand: Operand, out: Tensor, scales: Tensor | None) -> None:
             noise.column_offset,
             *noise.salts,
         ),
-        # 4-over-6 holds two candidates of every element
-        warps=warps(operand.tile, 16 if operand.plan.selection else 32),
+        warps=warps(operand.tile, 16 if twice else 32),
         plan=operand.plan,
         how=operand.how,
         ROWS=operand.tile[0],
