@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from fp4lab.formats import BF16, WHOLE, BlockFormat, Level, Selection
+from fp4lab.formats import BF16, E2M1, WHOLE, BlockFormat, Level, Overflow, Selection, Ties
 from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform
 from fp4lab.kernels.philox.triton import is_aligned, salts
 from fp4lab.kernels.quantize.reference import Quantization, block_sides
@@ -246,12 +246,32 @@ def _scales(asked: Quantization) -> Tensor:
     )
 
 
+def native_format(asked: Quantization) -> bool:
+    """Whether the conversion instructions round as the format says (see `triton_native`)."""
+    fmt, bits = asked.format, 0 if asked.noise is None else asked.noise.bits
+    rounds = fmt.ties == Ties.EVEN and fmt.overflow == Overflow.SATURATE
+    return fmt.element == E2M1 and fmt.scale is not None and rounds and bits in (0, 8)
+
+
+def takes_native(asked: Quantization) -> bool:
+    """Whether x's GPU has these instructions, and their codes are the portable ones: to nearest."""
+    device = asked.x_MK.device
+    return (
+        takes(asked)
+        and native_format(asked)
+        and asked.noise is None
+        and device.type == "cuda"
+        and torch.cuda.get_device_capability(device)[0] in (10, 12)
+    )
+
+
 def codes_and_scales(asked: Quantization, *, native: bool = False) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax.
 
-    `native` uses the chip's conversion: E2M1, ties to even, sm_100 and sm_120 (stochastic with 8
-    bits: sm_100).
+    `native` uses the chip's conversion: where `takes_native` says so with the same result, and on
+    sm_100 also for 8 bits of noise, with another draw.
     """
+    assert not native or native_format(asked)
     fmt, (rows, columns) = asked.format, asked.shape
     operand = prepared(asked, Result.CODES, torch.float32, native=native)
     width = (columns + 1) // 2 if fmt.packed else columns

@@ -93,13 +93,15 @@ def test_every_code_and_any_block_back_to_values(change: dict[str, object], devi
 
 
 @pytest.mark.parametrize("special", [1.0, torch.inf, -torch.nan], ids=str)
-def test_amax_of_tensors_rows_and_transforms(special: float, device: str) -> None:
+@pytest.mark.parametrize(("size", "transposed"), [(1, False), (1, True), (16, True), (16, False)])
+def test_amax_of_tensors_rows_and_transforms(
+    size: int, transposed: bool, special: float, device: str
+) -> None:
     x_MK = torch.randn(160, 144, generator=generator(4)).to(torch.bfloat16)
     x_MK[100, 7] = special
-    for size, transposed in ((1, False), (1, True), (16, True), (16, False)):
-        asked = Quantization(x_MK, formats.BF16, transposed, size)
-        z = canonical(reference.prepare(asked).abs())
-        there = asked_on(device, asked).x_MK
-        options = {"transposed": transposed, "hadamard": size}
-        assert same_bits(quantize.amax(there, **options), canonical(z.amax().view(1)))
-        assert same_bits(quantize.amax(there, by_row=True, **options), canonical(z.amax(1)))
+    asked = Quantization(x_MK, formats.BF16, transposed, size)
+    z = canonical(reference.prepare(asked).abs())
+    there = asked_on(device, asked).x_MK
+    options = {"transposed": transposed, "hadamard": size}
+    assert same_bits(quantize.amax(there, **options), canonical(z.amax().view(1)))
+    assert same_bits(quantize.amax(there, by_row=True, **options), canonical(z.amax(1)))

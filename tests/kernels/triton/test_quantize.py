@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
 from fp4lab import formats
 from fp4lab.formats import BlockFormat
@@ -72,41 +74,52 @@ def test_every_kind_of_numbers(kind: matrices.Draw, fmt: BlockFormat, device: st
     check(device, [Quantization(x_MK, fmt, noise=noise(bits))])
 
 
+@pytest.mark.parametrize(("transposed", "offset"), [(False, 64), (True, 3)])
 @pytest.mark.parametrize("bits", [8, 32])
 @pytest.mark.parametrize("fmt", ARITHMETICS, ids=lambda fmt: fmt.name)
-def test_stochastic_rounding(fmt: BlockFormat, bits: int, device: str) -> None:
+def test_stochastic_rounding(
+    fmt: BlockFormat, bits: int, transposed: bool, offset: int, device: str
+) -> None:
     ids = torch.randperm(64, generator=generator(2)) + 2**32 - 7
     x_MK = of_kind(matrices.few_bits, bits, 64, 80)
-    cases = [
-        Quantization(x_MK, fmt, noise=Noise(STATE, 1 << 31, bits, ids, 64)),
-        Quantization(x_MK, fmt, True, noise=Noise(STATE, 5, bits, ids, 3)),
-    ]
-    check(device, cases)
+    drawn = Noise(STATE, (1 << 31) + offset, bits, ids, offset)
+    check(device, [Quantization(x_MK, fmt, transposed, noise=drawn)])
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("layout", matrices.LAYOUTS, ids=lambda layout: layout.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_strides_and_dtypes(layout: object, dtype: torch.dtype, device: str) -> None:
-    assert callable(layout)
+def test_strides_and_dtypes(
+    layout: Callable[[Tensor], Tensor], dtype: torch.dtype, transposed: bool, device: str
+) -> None:
     x_MK = of_kind(matrices.some_special, 3, 48, 64)
     view = layout(x_MK)
     size = view.untyped_storage().nbytes() // 4
     store = torch.full((size,), torch.nan, dtype=dtype)
     view = store.as_strided(view.shape, view.stride(), view.storage_offset()).copy_(x_MK)
-    cases = [
-        Quantization(view, formats.NVFP4, True, 16, formats.NVFP4_SIGNS),
-        Quantization(view, formats.MXFP4, False, 32),
-    ]
-    check(device, cases)
+    if transposed:
+        asked = Quantization(view, formats.NVFP4, True, 16, formats.NVFP4_SIGNS)
+    else:
+        asked = Quantization(view, formats.MXFP4)
+    check(device, [asked])
 
 
+@pytest.mark.parametrize(
+    "fmt",
+    [
+        formats.NVFP4,
+        formats.NVFP4_16X16,
+        formats.FP8_ROW_E5M2,
+        formats.MXFP4,
+        formats.FP8_128X128_E4M3,
+    ],
+    ids=lambda fmt: fmt.name,
+)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 16), (16, 1), (3, 129), (130, 5)], ids=str)
-def test_ragged_edges(shape: tuple[int, int], device: str) -> None:
+def test_ragged_edges(shape: tuple[int, int], fmt: BlockFormat, device: str) -> None:
     x_MK = of_kind(matrices.wide_blocks, 4, *shape)
     x_MK[-1, -1] = torch.inf
-    picked = (formats.NVFP4, formats.NVFP4_16X16, formats.FP8_ROW_E5M2, formats.MXFP4)
-    picked = picked if shape[0] * shape[1] % 2 else (formats.FP8_128X128_E4M3, *picked[:1])
-    check(device, [Quantization(x_MK, fmt, turn) for turn, fmt in enumerate(picked)])
+    check(device, [Quantization(x_MK, fmt, shape[0] > 2)])
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -116,12 +129,11 @@ def test_every_hadamard_size(size: int, transposed: bool, device: str) -> None:
     shape = (max(size, 16), 37)
     x = of_kind(matrices.ties_in_bf16, size, *shape)
     x_MK = x if transposed else x.t()
-    for asked in (
-        Quantization(x_MK, formats.NVFP4, transposed, size, signs),
-        Quantization(x_MK.half(), formats.MXFP4, transposed, size),
-    ):
-        assert quantize.takes(there := asked_on(device, asked))
-        assert all(map(same_bits, quantize.operand(there), expected(asked)[-2:]))
+    asked = Quantization(x_MK, formats.NVFP4, transposed, size, signs)
+    if size in (4, 32, 128):
+        asked = Quantization(x_MK.half(), formats.MXFP4, transposed, size)
+    assert quantize.takes(there := asked_on(device, asked))
+    assert all(map(same_bits, quantize.operand(there), expected(asked)[-2:]))
 
 
 def test_sums_of_zeros_keep_the_references_sign(device: str) -> None:
@@ -132,15 +144,16 @@ def test_sums_of_zeros_keep_the_references_sign(device: str) -> None:
 
 
 @pytest.mark.parametrize("amax", [0.0, 1e-42, 3.0, 3e38, torch.inf, -torch.nan], ids=str)
-def test_a_given_amax(amax: float, device: str) -> None:
+@pytest.mark.parametrize(
+    "fmt",
+    [formats.NVFP4, formats.NVFP4_4OVER6, formats.NVFP4_ROWWISE],
+    ids=lambda fmt: fmt.name,
+)
+def test_a_given_amax(amax: float, fmt: BlockFormat, device: str) -> None:
     x_MK = of_kind(matrices.on_grid, 5, 24, 48)
-    rows = torch.linspace(0.5, 2, 24) * amax
-    cases = [
-        Quantization(x_MK, formats.NVFP4, amax=torch.tensor([amax])),
-        Quantization(x_MK, formats.NVFP4_4OVER6, amax=torch.tensor([amax])),
-        Quantization(x_MK, formats.NVFP4_ROWWISE, amax=rows),
-    ]
-    check(device, cases)
+    amax_M = torch.linspace(0.5, 2, 24) * amax
+    given = amax_M if fmt.level == formats.Level.ROW else torch.tensor([amax])
+    check(device, [Quantization(x_MK, fmt, amax=given)])
 
 
 @pytest.mark.parametrize(
@@ -183,6 +196,24 @@ def test_addresses_beyond_32_bits(device: str) -> None:
     for transposed in (False, True):
         asked = Quantization(x_MK, formats.NVFP4, transposed)
         assert all(map(same_bits, computed(asked._replace(x_MK=far)), expected(asked)))
+
+
+def test_native_conversion_is_chosen_for_its_formats_and_chips(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    x_MK = torch.randn(16, 32, device=device)
+    asked = Quantization(x_MK, formats.NVFP4)
+    assert quantize.native_format(asked)
+    assert quantize.native_format(asked._replace(noise=noise(8)))
+    for other in (
+        asked._replace(noise=noise(32)),
+        asked._replace(format=formats.MXFP8_E4M3),
+        asked._replace(format=formats.NVFP4.replace(ties=formats.Ties.AWAY)),
+    ):
+        assert not quantize.native_format(other)
+    for major in (9, 10, 12):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, m=major: (m, 0))
+        assert quantize.takes_native(asked) == (device == "cuda" and major > 9)
 
 
 def test_what_is_left_to_the_reference(device: str) -> None:
