@@ -23,6 +23,7 @@ from tests.kernels.triton.operators import (
     generator,
     noise,
     quantize,
+    reference,
     same_bits,
 )
 
@@ -72,6 +73,64 @@ def test_every_kind_of_numbers(kind: matrices.Draw, fmt: BlockFormat, device: st
     x_MK = of_kind(kind, 1, 32, 64)
     bits = (0, 8, 32)[(matrices.KINDS.index(kind) + ARITHMETICS.index(fmt)) % 3]
     check(device, [Quantization(x_MK, fmt, noise=noise(bits))])
+
+
+def near_ties(element: formats.ElementType, divisor: float, seed: int) -> Tensor:
+    """Rows with their own amax; the rest is an ulp or less from the element's ties under it.
+
+    What is computed in another order falls to the other side of some.
+    """
+    amax_M1 = torch.rand(32, 1, generator=generator(seed)) + 1
+    values = torch.tensor(element.values())
+    values = values[values.isfinite() & (values > 0)].sort().values
+    ties = (values[1:] + values[:-1]) / 2
+    x_MK = amax_M1 * ties.repeat(-(-127 // len(ties)))[:127] / divisor
+    return torch.cat((amax_M1, x_MK), dim=1)
+
+
+@pytest.mark.parametrize("scale", [formats.BlockScale.FOLDED, formats.BlockScale.DIVIDED])
+@pytest.mark.parametrize("selection", [formats.Selection.NONE, formats.Selection.MAE])
+def test_order_of_a_scales_arithmetic(
+    scale: formats.BlockScale, selection: formats.Selection, device: str
+) -> None:
+    """Blocks of a few elements, so that every number decides a scale."""
+    if selection and scale == formats.BlockScale.FOLDED:
+        pytest.skip("4-over-6 is defined for DIVIDED scales only")
+    sides = (1, 2 if selection else 1)
+    fmt = formats.NVFP4_ROWWISE.replace(block=sides, block_scale=scale, selection=selection)
+    x_MK = near_ties(formats.E4M3, 448.0, 8).repeat_interleave(sides[1], 1)
+    check(device, [Quantization(x_MK, fmt)])
+
+
+@pytest.mark.parametrize(
+    "fmt",
+    [
+        formats.NVFP4_ROWWISE,
+        formats.NVFP4_4OVER6,
+        formats.MXFP4.replace(scale_rule=formats.ScaleRule.NEAREST),
+        formats.FP8_1X128_E4M3,
+        formats.get("fp8_row_e5m2_pow2"),
+    ],
+    ids=lambda fmt: fmt.name,
+)
+def test_order_of_an_elements_arithmetic(fmt: BlockFormat, device: str) -> None:
+    x_MK = near_ties(fmt.element, fmt.element.max_value, 9)
+    check(device, [Quantization(x_MK, fmt)])
+
+
+@pytest.mark.parametrize("selection", [formats.Selection.MAE, formats.Selection.MSE])
+def test_order_of_the_sums_that_select(selection: formats.Selection, device: str) -> None:
+    """Blocks for which the reference chooses otherwise when their columns are turned round."""
+    fmt = formats.NVFP4_4OVER6.replace(selection=selection)
+    x_MK = torch.randint(-24, 25, (40000, 16), generator=generator(1)) / 4
+    asked = Quantization(x_MK, fmt, amax=torch.tensor([5.0]))
+    turned = asked._replace(x_MK=x_MK.flip(1))
+    scales, others = (reference.encoded(one).decode_R1C1 for one in (asked, turned))
+    assert scales is not None
+    assert others is not None
+    sensitive = (scales != others).flatten()
+    assert sensitive.any()
+    check(device, [asked._replace(x_MK=x_MK[sensitive]), turned._replace(x_MK=x_MK[sensitive])])
 
 
 @pytest.mark.parametrize(("transposed", "offset"), [(False, 64), (True, 3)])
