@@ -24,6 +24,9 @@ import torch
 # torch's deterministic mode asks for this before the first CUDA matrix product.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 torch.set_num_threads(1)
+# Triton's kernels are interpreted where no GPU can run them; Triton reads this when it is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 hypothesis.settings.register_profile("local", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)

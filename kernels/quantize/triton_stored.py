@@ -1,0 +1,221 @@
+# mypy: disable-error-code="untyped-decorator"
+"""From codes and scales back to values: `reference.from_storage`, for any block."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fp4lab.formats import WHOLE, BlockFormat, Level
+from fp4lab.kernels.minifloat.triton import decode, stored_as
+from fp4lab.kernels.quantize.reference import block_sides
+from fp4lab.kernels.quantize.scales import positive_nan_
+from fp4lab.kernels.quantize.triton_kernels import Result
+from fp4lab.kernels.quantize.triton_scales import scale_values
+from fp4lab.kernels.quantize.triton_tiles import NO_LEVEL, ROW
+from fp4lab.kernels.triton.constants import DTYPES, Plan
+from fp4lab.kernels.triton.launch import as_integers, launch
+
+DEQUANTIZED = tl.constexpr(int(Result.DEQUANTIZED))
+
+
+@triton.jit
+def dequantize_kernel(
+    codes_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
+    amax_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    num_columns: tl.tensor,
+    width: tl.tensor,
+    block_rows: tl.tensor,
+    block_columns: tl.tensor,
+    plan: tl.constexpr,
+    result: tl.constexpr,
+    out_dtype: tl.constexpr,
+    RUN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    """Row-major codes to row-major values; RUN columns from a multiple of it share a scale."""
+    tiles = tl.cdiv(num_columns, COLUMNS)
+    pid = tl.program_id(0).to(tl.int64)
+    first_row, first_column = (pid // tiles) * ROWS, (pid % tiles) * COLUMNS
+    row = first_row + tl.arange(0, ROWS)[:, None]
+    values = stored_tile(
+        codes_ptr,
+        scales_ptr,
+        amax_ptr,
+        row,
+        first_column,
+        num_rows,
+        num_columns,
+        width,
+        block_rows,
+        block_columns,
+        plan,
+        result,
+        RUN,
+        ROWS,
+        COLUMNS,
+    )
+    column = first_column + tl.arange(0, COLUMNS)[None, :]
+    out_at = out_ptr + row * num_columns + column
+    inside = (row < num_rows) & (column < num_columns)
+    tl.store(out_at, stored_as(values, out_dtype), mask=inside)
+
+
+@triton.jit
+def stored_tile(
+    codes_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
+    amax_ptr: tl.tensor,
+    row: tl.tensor,
+    first_column: tl.tensor,
+    num_rows: tl.tensor,
+    num_columns: tl.tensor,
+    width: tl.tensor,
+    block_rows: tl.tensor,
+    block_columns: tl.tensor,
+    plan: tl.constexpr,
+    result: tl.constexpr,
+    RUN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> tl.tensor:
+    """float32 values of a tile, 0 outside the matrix; `row` is int64 `[ROWS, 1]`."""
+    element: tl.constexpr = plan.element
+    codes = load_codes(codes_ptr, row, first_column, num_rows, width, plan.packed, ROWS, COLUMNS)
+    values = decode(codes, element)
+    LATE: tl.constexpr = plan.late_scale and result != DEQUANTIZED
+    if plan.scale is not None and not LATE:
+        kind: tl.constexpr = plan.scale
+        across = tl.cdiv(num_columns, block_columns)
+        run = first_column + tl.arange(0, COLUMNS // RUN)[None, :] * RUN
+        at = scales_ptr + (row // block_rows) * across + run // block_columns
+        inside = (row < num_rows) & (run < num_columns)
+        factor = scale_values(tl.load(at, mask=inside, other=0), kind)
+        if result == DEQUANTIZED and plan.level != NO_LEVEL:
+            if plan.level == ROW:
+                outer = tl.load(amax_ptr + row, mask=row < num_rows, other=0.0)
+            else:
+                outer = tl.load(amax_ptr + row * 0)
+            factor = (factor * outer) * plan.inverse_factor
+        values = tl.reshape(values, (ROWS, COLUMNS // RUN, RUN)) * factor[:, :, None]
+        values = tl.reshape(values, (ROWS, COLUMNS))
+    return values
+
+
+@triton.jit
+def load_codes(
+    codes_ptr: tl.tensor,
+    row: tl.tensor,
+    first_column: tl.tensor,
+    num_rows: tl.tensor,
+    width: tl.tensor,
+    packed: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> tl.tensor:
+    """int32 codes of a tile; `row` is int64 `[ROWS, 1]`, a row of codes has `width` numbers."""
+    if packed:
+        column = first_column // 2 + tl.arange(0, COLUMNS // 2)[None, :]
+        inside = (row < num_rows) & (column < width)
+        pair = tl.load(codes_ptr + row * width + column, mask=inside, other=0).to(tl.int32)
+        codes = tl.reshape(tl.join(pair & 15, (pair >> 4) & 15), (ROWS, COLUMNS))
+    else:
+        column = first_column + tl.arange(0, COLUMNS)[None, :]
+        inside = (row < num_rows) & (column < width)
+        codes = tl.load(codes_ptr + row * width + column, mask=inside, other=0)
+        codes = codes.to(tl.int32) & 0xFFFF
+    return codes
+
+
+def _run(
+    codes: Tensor,
+    scales: Tensor,
+    amax: Tensor,
+    fmt: BlockFormat,
+    num_columns: int,
+    dtype: torch.dtype,
+    result: Result,
+) -> Tensor:
+    rows = codes.shape[0]
+    out = torch.empty((rows, num_columns), dtype=dtype, device=codes.device)
+    block_rows, block_columns = block_sides(fmt, rows, num_columns)
+    # the largest power of two that divides a block's columns, so that runs never cross blocks
+    tile = (32, 128)
+    run = min(block_columns & -block_columns, tile[1])
+    if fmt.block is not None and fmt.block[1] == WHOLE:
+        run = tile[1]
+    if out.numel():
+        launch(
+            dequantize_kernel,
+            triton.cdiv(rows, tile[0]) * triton.cdiv(num_columns, tile[1]),
+            (
+                codes.contiguous(),
+                scales.contiguous() if scales.numel() else None,
+                amax.contiguous() if amax.numel() else None,
+                as_integers(out),
+                rows,
+                num_columns,
+                codes.shape[1],
+                block_rows,
+                block_columns,
+            ),
+            plan=Plan.of(fmt, tile),
+            result=int(result),
+            out_dtype=DTYPES[dtype],
+            RUN=run,
+            ROWS=tile[0],
+            COLUMNS=tile[1],
+        )
+    return out
+
+
+def dequantize(
+    codes: Tensor,
+    scales: Tensor,
+    amax: Tensor,
+    fmt: BlockFormat,
+    num_columns: int,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The values that codes and scales stand for, in float32, bf16 or fp16 (rounded to it)."""
+    return _run(codes, scales, amax, fmt, num_columns, dtype, Result.DEQUANTIZED)
+
+
+def stored_operand(
+    codes: Tensor,
+    scales: Tensor,
+    amax: Tensor,
+    fmt: BlockFormat,
+    num_columns: int,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """The operand of a product, and its epilogue, from codes and scales."""
+    values = _run(codes, scales, amax, fmt, num_columns, dtype, Result.OPERAND)
+    if fmt.whole_rows:
+        shape = (codes.shape[0], 1) if fmt.block == (1, WHOLE) else (1,)
+        plain = _plain_scales(scales, fmt)
+        return values, plain.reshape(shape) if plain.numel() else plain.new_ones(shape)
+    return values, amax.view(-1, 1) if fmt.level == Level.ROW else amax.clone()
+
+
+def _plain_scales(scales: Tensor, fmt: BlockFormat) -> Tensor:
+    assert fmt.scale is not None
+    if fmt.scale.mantissa_bits == 23:
+        return positive_nan_(scales.clone())
+    # a matrix of codes of the scale type is one of a format without scales
+    cast = BlockFormat(name="", element=fmt.scale)
+    return _run(
+        scales,
+        scales.new_empty(0),
+        scales.new_empty(0),
+        cast,
+        scales.shape[1],
+        torch.float32,
+        Result.OPERAND,
+    )

@@ -1,0 +1,107 @@
+"""Two operands from one read, dequantization, amax: all equal the reference bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fp4lab import formats
+from fp4lab.formats import BlockFormat
+from tests.kernels import matrices
+from tests.kernels.triton.operators import (
+    Quantization,
+    asked_on,
+    canonical,
+    generator,
+    noise,
+    quantize,
+    reference,
+    same_bits,
+    triton_pair,
+    triton_stored,
+)
+
+FORMATS = [
+    formats.NVFP4,
+    formats.NVFP4_ROWWISE,
+    formats.MXFP8_E5M2,
+    formats.FP8_128X128_E4M3,
+    formats.NVFP4_4OVER6,
+    formats.FP8_ROW_E4M3,
+]
+
+
+def by_reference(asked: Quantization, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    values, epilogue = reference.operand(reference.encoded(asked), asked.format, asked.shape)
+    return canonical(values.to(dtype)), epilogue
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_both_operands_of_a_gemm(fmt: BlockFormat, dtype: torch.dtype, device: str) -> None:
+    x_MK = matrices.some_special(generator(1), 96, 80).to(dtype)
+    straight = Quantization(x_MK, fmt, noise=noise(8, 1))
+    turned = Quantization(x_MK, fmt, True, 16, formats.NVFP4_SIGNS, noise(8, 2))
+    here, there = asked_on(device, straight), asked_on(device, turned)
+    there = there._replace(x_MK=here.x_MK)
+    assert triton_pair.fuses(here, there) == (fmt is not formats.FP8_ROW_E4M3)
+    pairs = triton_pair.operand_pair(here, there, dtype)
+    for results, asked in zip(pairs, (straight, turned), strict=True):
+        assert all(map(same_bits, results, by_reference(asked, dtype)))
+
+
+@pytest.mark.parametrize(("one", "other"), [(16, 1), (16, 32), (1, 1)])
+def test_pairs_with_transforms_noise_and_amax(one: int, other: int, device: str) -> None:
+    x_MK = matrices.ties_in_bf16(generator(2), 96, 48)
+    amax = torch.tensor([3.0]) if one == other else None
+    straight = Quantization(x_MK, formats.NVFP4, False, one, (), None, amax)
+    turned = Quantization(x_MK, formats.NVFP4_16X16, True, other, (), noise(32, 2, 5))
+    here, there = asked_on(device, straight), asked_on(device, turned)
+    pairs = triton_pair.operand_pair(here, there._replace(x_MK=here.x_MK))
+    for results, asked in zip(pairs, (straight, turned), strict=True):
+        assert all(map(same_bits, results, by_reference(asked, torch.float32)))
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_codes_and_scales_back_to_values(name: str, device: str) -> None:
+    fmt, shape = formats.get(name), (40, 71)
+    x_MK = matrices.some_special(generator(formats.names().index(name)), *shape)
+    stored = reference.codes_and_scales(reference.encoded(Quantization(x_MK, fmt)), fmt, shape)
+    encoded = reference.from_storage(*stored, fmt, shape[1])
+    there = [t.to(device) for t in stored]
+    values = reference.dequantized(encoded, fmt, shape)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        got = triton_stored.dequantize(*there, fmt, shape[1], dtype)
+        assert same_bits(got, canonical(values.to(dtype)))
+    operand = triton_stored.stored_operand(*there, fmt, shape[1])
+    assert all(map(same_bits, operand, reference.operand(encoded, fmt, shape)))
+
+
+@pytest.mark.parametrize("change", [{"block": (3, 24)}, {"element": formats.E5M2}], ids=str)
+def test_every_code_and_any_block_back_to_values(change: dict[str, object], device: str) -> None:
+    fmt = formats.NVFP4.replace(**change)
+    codes = torch.arange(256, dtype=torch.uint8).repeat(9, 1)
+    columns = 511 if fmt.packed else 256
+    assert fmt.block is not None
+    grid = (-(-9 // fmt.block[0]), -(-columns // fmt.block[1]))
+    scales = torch.randint(0, 256, grid, dtype=torch.uint8, generator=generator(3))
+    amax = torch.tensor([2.5])
+    encoded = reference.from_storage(codes, scales, amax, fmt, columns)
+    there = [t.to(device) for t in (codes, scales, amax)]
+    got = triton_stored.dequantize(*there, fmt, columns)
+    assert same_bits(got, reference.dequantized(encoded, fmt, (9, columns)))
+
+
+@pytest.mark.parametrize("special", [1.0, torch.inf, -torch.nan], ids=str)
+@pytest.mark.parametrize(("size", "transposed"), [(1, False), (1, True), (16, True), (16, False)])
+def test_amax_of_tensors_rows_and_transforms(
+    size: int, transposed: bool, special: float, device: str
+) -> None:
+    x_MK = torch.randn(160, 144, generator=generator(4)).to(torch.bfloat16)
+    x_MK[100, 7] = special
+    asked = Quantization(x_MK, formats.BF16, transposed, size)
+    z = canonical(reference.prepare(asked).abs())
+    there = asked_on(device, asked).x_MK
+    options = {"transposed": transposed, "hadamard": size}
+    assert same_bits(quantize.amax(there, **options), canonical(z.amax().view(1)))
+    assert same_bits(quantize.amax(there, by_row=True, **options), canonical(z.amax(1)))
