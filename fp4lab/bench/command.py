@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from fp4lab.bench import roofline, table
+from fp4lab.bench import peer_rows, roofline, table
 from fp4lab.bench.measure import LEAST_ROUNDS
 from fp4lab.bench.rows import STATED_SIZE, Setting, pick
 from fp4lab.bench.run import all_rows, measure_rows
@@ -51,8 +51,14 @@ def bench(given: BenchArguments) -> int:
     """Measure, print the tables and write the files; always 0, for no time is an error."""
     setting = checked(given)
     gpu = setting.device.type == "cuda"
-    rows = pick(all_rows(gpu=gpu, peers=given.peers), given.ops)
-    findings = measure_rows(rows, setting, on_row=lambda at, name: _say(at + 1, len(rows), name))
+    others, missing = peer_rows.rows() if given.peers else ([], {})
+    rows = pick([*all_rows(gpu=gpu), *others], given.ops)
+    findings = measure_rows(
+        rows,
+        setting,
+        missing=missing,
+        on_row=lambda at, name: _say(at + 1, len(rows), name),
+    )
     table.show(findings)
     path = given.json or (given.out and given.out / FILE)
     if path:

@@ -51,7 +51,7 @@ def cpu_name() -> str:
 
 
 def backend_in_force() -> str:
-    """"native", or "reference" with the reason if it was not asked for."""
+    """ "native", or "reference" with the reason if it was not asked for."""
     if not wants_native():
         return "reference"
     try:

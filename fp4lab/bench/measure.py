@@ -37,6 +37,10 @@ class Spread:
     low: float
     high: float
 
+    def times(self, factor: float) -> Spread:
+        """In another unit."""
+        return Spread(self.median * factor, self.low * factor, self.high * factor)
+
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """That of these values."""

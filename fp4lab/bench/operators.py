@@ -7,7 +7,7 @@ copy's bandwidth, counting every byte that must be read and written once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -34,7 +34,7 @@ class Operator:
 
     name: str
     make: Make
-    limit: float | None
+    limit: float
     needs: str = ""
 
 
@@ -78,7 +78,11 @@ OPERATORS = (
     Operator("fake-quantize nvfp4", fake_quantizing(formats.NVFP4), 2.0),
     Operator("fake-quantize nvfp4_16x16", fake_quantizing(formats.NVFP4_16X16), 2.0),
     *(
-        Operator(f"fake-quantize {fmt.name} stochastic8", fake_quantizing(fmt, Rounding.STOCHASTIC_8), 2.7)
+        Operator(
+            f"fake-quantize {fmt.name} stochastic8",
+            fake_quantizing(fmt, Rounding.STOCHASTIC_8),
+            2.7,
+        )
         for fmt in (formats.NVFP4, formats.NVFP4_16X16)
     ),
     Operator("quantize nvfp4", quantizing(formats.NVFP4), 2.1),
@@ -105,14 +109,14 @@ OPERATORS = (
 
 def rows(*, gpu: bool = False) -> list[Row]:
     """The copy, then every operator."""
-    target = {True: lambda _: GPU_SHARE, False: lambda limit: limit and Target(limit)}[gpu]
-    return [
-        Row(group=GROUP, name="copy", job=_copy_job, sized=False),
-        *(
-            Row(group=GROUP, name=o.name, job=_Job(o), target=target(o.limit), needs=o.needs)
-            for o in OPERATORS
-        ),
-    ]
+    found = [Row(group=GROUP, name="copy", job=_copy_job, sized=False)]
+    for operator in OPERATORS:
+        target = GPU_SHARE if gpu else Target(operator.limit)
+        job = _Job(operator)
+        found.append(
+            Row(group=GROUP, name=operator.name, job=job, target=target, needs=operator.needs)
+        )
+    return found
 
 
 def bytes_of(result: object) -> int:
@@ -142,12 +146,11 @@ class _Job:
     """Sets an operator up for both dtypes."""
 
     operator: Operator
-    dtypes: dict[torch.dtype, str] = field(default_factory=lambda: NAMES)
 
     def __call__(self, setting: Setting, row: Row) -> Job:
         runs: dict[str, Run] = {}
         claims = []
-        for dtype, name in self.dtypes.items():
+        for dtype, name in NAMES.items():
             x = setting.matrix(setting.size, setting.size, dtype=dtype)
             copy, moved = f"copy {name}", 2 * x.nbytes
             runs[copy] = copying(x)
@@ -160,16 +163,17 @@ class _Job:
 def _claim(
     row: Row, name: str, *, moved: int, copy: tuple[str, int], device: torch.device
 ) -> Claim:
-    shown = f"{row.name}, {name}"
+    claim = Claim(name=f"{row.name}, {name}", of=name, moved=moved, roof=copy)
     if device.type == "cuda":
-        share = {"against": "copy's bandwidth", "faster": True, "factor": moved / copy[1]}
-        return Claim(
-            name=shown, of=name, to=copy[0], target=row.target, moved=moved, roof=copy, **share
+        share = moved / copy[1]
+        return replace(
+            claim,
+            to=copy[0],
+            against="of the copy's bandwidth",
+            target=row.target,
+            faster=True,
+            factor=share,
         )
     if name == "float32":
-        to, against, target = copy[0], "copy", row.target
-    else:
-        to, against, target = "float32", "float32 time", OVER_FLOAT32
-    return Claim(
-        name=shown, of=name, to=to, against=against, target=target, moved=moved, roof=copy
-    )
+        return replace(claim, to=copy[0], against="copy", target=row.target)
+    return replace(claim, to="float32", against="float32 time", target=OVER_FLOAT32)

@@ -99,9 +99,7 @@ def _linear_job(
     return Job(runs=runs, claims=[claim])
 
 
-def _pass(
-    layer: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, dy: Tensor | None
-) -> Run:
+def _pass(layer: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, dy: Tensor | None) -> Run:
     """A forward pass, with the backward pass of `dy` where there is one."""
 
     def forward() -> Tensor:
@@ -170,7 +168,9 @@ def _update(model: GPT, tokens: Tensor, setting: Setting) -> Run:
     optimizer = build_optimizer(model, learning_rate=1e-4)
     dtype = setting.matmul_dtype
     autocast = (
-        nullcontext if dtype == torch.float32 else partial(torch.autocast, tokens.device.type, dtype)
+        nullcontext
+        if dtype == torch.float32
+        else partial(torch.autocast, tokens.device.type, dtype)
     )
 
     def update() -> None:

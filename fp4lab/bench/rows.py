@@ -1,7 +1,8 @@
 """What a row of a benchmark is: how its work is set up, what is timed, and what the time means.
 
-A new row is a `Row` in the table of `operators`, `products`, `limits` or `peers`. One whose function
-the package does not have yet names it in `needs`, and is left out, with the reason, until it does.
+A new row is a `Row` in the table of `operators`, `products`, `limits` or `peer_rows`. One whose
+function the package does not have yet names it in `needs`, and is left out, with the reason, until
+it does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import difflib
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class Setting:
     """How to measure: `size` is the side of the square matrices, from which all shapes follow."""
 
     size: int = STATED_SIZE
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     threads: int = 1
     rounds: int = LEAST_ROUNDS
 
@@ -145,9 +145,10 @@ def on_face(name: str) -> bool:
     >>> on_face("quantize"), on_face("nn.Linear"), on_face("nn.Quadratic")
     (True, True, False)
     """
-    missing = object()
-    found = reduce(lambda at, part: getattr(at, part, missing), name.split("."), fp4lab)  # type: ignore[arg-type,return-value]
-    return found is not missing
+    found: object = fp4lab
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is not None
 
 
 def pick(rows: Sequence[Row], patterns: str | None) -> list[Row]:
@@ -176,5 +177,7 @@ def _no_row(pattern: str, rows: Sequence[Row]) -> InputError:
     names = [row.name for row in rows]
     words = sorted({word for name in names for word in name.split()})
     near = difflib.get_close_matches(pattern, [*words, *names], n=3)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"words are {', '.join(words)}"
+    hint = (
+        f"did you mean {' or '.join(map(repr, near))}?" if near else f"words are {', '.join(words)}"
+    )
     return InputError(f"ops={pattern!r} picks no row; {hint}")

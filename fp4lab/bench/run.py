@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fp4lab.bench import limits, machine, operators, products
 from fp4lab.bench.measure import (
     Rounds,
-    Spread,
     Stopwatch,
     cpu_stopwatch,
     measure,
@@ -32,9 +31,13 @@ def measure_rows(
     rows: Sequence[Row],
     setting: Setting,
     *,
+    missing: Mapping[str, str] | None = None,
     on_row: Callable[[int, str], object] = lambda index, name: None,
 ) -> Findings:
-    """Measure the rows; `on_row` hears of each before it begins."""
+    """Measure the rows; `on_row` hears of each before it begins.
+
+    `missing` are packages that cannot be compared, with the reasons.
+    """
     facts = machine.describe(setting)
     lines: list[Line] = []
     with threads_set(setting.threads):
@@ -43,7 +46,9 @@ def measure_rows(
             lines += measure_row(row, setting)
             # the matrices of a row are gone before those of the next are made
             gc.collect()
-    return Findings(machine=facts, settings=_settings(setting), lines=tuple(lines))
+    return Findings(
+        machine=facts, settings=_settings(setting), lines=tuple(lines), missing=missing or {}
+    )
 
 
 def measure_row(row: Row, setting: Setting, *, stopwatch: Stopwatch | None = None) -> list[Line]:
@@ -70,7 +75,7 @@ def _line(claim: Claim, row: Row, rounds: Rounds, *, judged: bool) -> Line:
         pair = (claim.to, claim.of) if claim.faster else (claim.of, claim.to)
         value = rounds.ratio(*pair, factor=claim.factor)
     elif claim.target is not None:
-        value, unit = Spread(*(1e6 * s for s in dataclasses.astuple(seconds))), "us"
+        value, unit = seconds.times(1e6), "us"
     return Line(
         group=row.group,
         name=claim.name,

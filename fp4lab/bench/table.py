@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from fp4lab.bench.results import Findings, Line
@@ -16,7 +16,9 @@ TITLES = {
     "limits": "threads, memory, calls",
     "peers": "other packages, the same work in the same run",
 }
-COLUMNS = ("median", "quartiles", "ratio", "target", "", "rate")
+COLUMNS = ("row", "median", "quartiles", "ratio", "target", "verdict", "rate", "note")
+LEFT = ("row", "ratio", "verdict")
+NOTE_WIDTH = 48
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 #: wide enough for any table
 WIDEST = 10_000
@@ -79,36 +81,36 @@ def groups(findings: Findings) -> list[str]:
 
 
 def table(findings: Findings, group: str) -> Table:
-    """One group's table."""
+    """One group's table, without the columns in which nothing stands."""
+    lines = [line for line in findings.lines if line.group == group and not line.left_out]
+    rows = [cells(line) for line in lines]
+    used = [at for at in range(len(COLUMNS)) if at == 0 or any(row[at] for row in rows)]
     shown = Table(title=TITLES[group], title_justify="left")
-    shown.add_column("", no_wrap=True)
-    for heading in COLUMNS:
-        left = heading in ("", "ratio")
-        shown.add_column(heading, justify="left" if left else "right", no_wrap=True)
-    if any(line.note for line in findings.lines if line.group == group):
-        shown.add_column("note", no_wrap=True)
-    for line in findings.lines:
-        if line.group == group and not line.left_out:
-            note = [line.note] if len(shown.columns) > len(COLUMNS) + 1 else []
-            shown.add_row(line.name, *cells(line), *note)
+    for heading in (COLUMNS[at] for at in used):
+        if heading == "note":
+            shown.add_column(heading, max_width=NOTE_WIDTH)
+        else:
+            justify: JustifyMethod = "left" if heading in LEFT else "right"
+            shown.add_column(heading, justify=justify, no_wrap=True)
+    for row in rows:
+        shown.add_row(*(row[at] for at in used))
     return shown
 
 
 def cells(line: Line) -> list[str]:
-    """A line's columns after its name."""
+    """What stands in a line's columns."""
     verdict = {None: "", True: "met", False: "missed"}[line.met]
     target = "" if line.target is None else str(line.target)
-    return [*_times(line), _value(line), target, verdict, _rate(line)]
+    return [line.name, *_times(line), _value(line), target, verdict, _rate(line), line.note]
 
 
 def _times(line: Line) -> list[str]:
     if line.seconds is None:
         return ["", ""]
-    scale, unit = next(pair for pair in (*UNITS, UNITS[-1]) if line.seconds.median >= pair[0] or pair == UNITS[-1])
-    middle, low, high = (
-        f"{value / scale:.3g}" for value in (line.seconds.median, line.seconds.low, line.seconds.high)
-    )
-    return [f"{middle} {unit}", f"{low} to {high}"]
+    median = line.seconds.median
+    scale, unit = next((pair for pair in UNITS if median >= pair[0]), UNITS[-1])
+    shown = line.seconds.times(1 / scale)
+    return [f"{shown.median:.3g} {unit}", f"{shown.low:.3g} to {shown.high:.3g}"]
 
 
 def _value(line: Line) -> str:
