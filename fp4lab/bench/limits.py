@@ -65,7 +65,7 @@ class _TwoThreads:
             name=row.name,
             of="two",
             to="one",
-            against="faster than one thread",
+            against="one thread's speed",
             target=row.target,
             faster=True,
         )

@@ -169,7 +169,7 @@ def _claim(
         return replace(
             claim,
             to=copy[0],
-            against="of the copy's bandwidth",
+            against="copy's bandwidth",
             target=row.target,
             faster=True,
             factor=share,

@@ -110,7 +110,7 @@ class PeerJob:
                     name=claim.name,
                     of=name,
                     to=OURS,
-                    against="times ours",
+                    against="our time",
                     target=row.target,
                     note=note,
                 )

@@ -209,7 +209,7 @@ def _matvec_job(setting: Setting, row: Row, *, activations: str) -> Job:
         name=f"{row.name} {4 * setting.size}x{setting.size}",
         of="ours",
         to="matmul",
-        against="faster than bfloat16 F.linear",
+        against="bfloat16 F.linear's speed",
         target=row.target,
         faster=True,
         moved=q.nbytes,

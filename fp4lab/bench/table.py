@@ -16,8 +16,8 @@ TITLES = {
     "limits": "threads, memory, calls",
     "peers": "other packages, the same work in the same run",
 }
-COLUMNS = ("row", "median", "quartiles", "ratio", "target", "verdict", "rate", "note")
-LEFT = ("row", "ratio", "verdict")
+COLUMNS = ("row", "median", "quartiles", "measured", "target", "verdict", "rate", "note")
+LEFT = ("row", "measured", "verdict")
 NOTE_WIDTH = 48
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 #: wide enough for any table
@@ -116,9 +116,9 @@ def _times(line: Line) -> list[str]:
 def _value(line: Line) -> str:
     if line.value is None:
         return ""
-    number = f"{line.value.median:.3g}" if line.unit != "x" else f"{line.value.median:.2f}"
-    unit = f" {line.unit}" if line.unit not in ("", "x") else ""
-    return f"{number}{unit} {line.against}".rstrip()
+    ratio = line.unit == "x"
+    number = f"{line.value.median:.2f}x" if ratio else f"{line.value.median:.3g} {line.unit}"
+    return f"{number.rstrip()} {line.against}".rstrip()
 
 
 def _rate(line: Line) -> str:

@@ -107,4 +107,4 @@ def test_drawing_and_peers_are_imported_only_where_they_are_used() -> None:
 @pytest.mark.gpu
 def test_on_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--device", "cuda"]) == 0
-    assert "of the copy's bandwidth" in capsys.readouterr().out
+    assert "copy's bandwidth" in capsys.readouterr().out

@@ -63,7 +63,7 @@ def test_a_quantizer_is_compared_with_ours() -> None:
         )
     )
     assert (mine.name, mine.against, mine.target) == ("quantize nvfp4: fp4lab", "copy", None)
-    assert (theirs.name, theirs.against) == ("quantize nvfp4: it", "times ours")
+    assert (theirs.name, theirs.against) == ("quantize nvfp4: it", "our time")
     assert str(theirs.target) == "at least 3"
     assert "same values" in theirs.note
 

@@ -25,7 +25,7 @@ def test_everything_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert words in text
     rows = {line.split("│")[1].strip(): line for line in text.splitlines() if "│" in line}
-    assert "2.00 copy" in rows["cast e4m3, float32"]
+    assert "2.00x copy" in rows["cast e4m3, float32"]
     assert "missed" in rows["cast e4m3, float32"]
     assert "500 ms │ 400 to 600" in rows["linear forward"]
     assert "200 GFLOP/s" in rows["linear forward"]
