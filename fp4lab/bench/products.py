@@ -133,7 +133,8 @@ def _gpt_job(setting: Setting, row: Row) -> Job:
         roof=("torch", 0),
         note=f"autocast to {_short(setting.matmul_dtype)}",
     )
-    plain = replace(claim, name=f"{claim.name}, plain", to="torch", against="torch", target=None)
+    plain = replace(claim, name=f"{claim.name}, to plain torch", to="torch", against="torch")
+    plain = replace(plain, target=None, roof=None)
     runs = {
         name: _update(model.to(setting.device), tokens.to(setting.device), setting)
         for name, model in models.items()

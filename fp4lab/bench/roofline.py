@@ -39,7 +39,10 @@ def roofline(findings: Findings) -> Figure | None:
     tallest = max(len(part) for part, _ in halves)
     figure = new_figure(6.5 * len(halves), 1.6 + 0.24 * tallest)
     for at, (part, label) in enumerate(halves):
-        _bars(figure.add_subplot(1, len(halves), at + 1), part, label)
+        ax = figure.add_subplot(1, len(halves), at + 1)
+        _bars(ax, part, label)
+        # bars of both halves are equally thick, the first on top
+        ax.set_ylim(tallest - 0.5, -0.5)
     figure.suptitle(str(findings.machine["gpu"] or findings.machine["cpu"]), color=INK)
     return figure
 
@@ -65,5 +68,4 @@ def _bars(ax: Axes, lines: Sequence[Line], label: str) -> None:
     ax.set_yticks(places, [line.name for line in lines], fontsize=8)
     ax.set_xlabel(label, color=INK)
     ax.set_xlim(left=0)
-    ax.invert_yaxis()
     ax.grid(visible=True, axis="x", color=GREY, alpha=0.25, linewidth=0.6)
