@@ -118,20 +118,27 @@ def operator_table(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def other_row(row: Mapping[str, Any]) -> list[str]:
-    """Name, time, what was measured, and the target, in bold where it was missed."""
-    seconds, target = row["seconds"], row["target"]
-    time = "-" if seconds is None else f"{1e3 * seconds['median']:.3g} ms"
+    """Name, time, what was measured, and the target."""
+    target = row["target"]
     limit = "-" if target is None else f"{target['sense']} {target['limit']:g}"
-    value = measured(row)
-    return [f"`{row['name']}`", time, f"**{value}**" if row["met"] is False else value, limit]
+    return [f"`{row['name']}`", duration(row["seconds"]), measured(row), limit]
+
+
+def duration(seconds: Mapping[str, float] | None) -> str:
+    """The median in milliseconds, or in seconds from one on."""
+    if seconds is None:
+        return "-"
+    median = seconds["median"]
+    return f"{median:.3g} s" if median >= 1 else f"{1e3 * median:.3g} ms"
 
 
 def measured(row: Mapping[str, Any] | None) -> str:
-    """The value that a target speaks of, with its unit and what it is relative to."""
+    """The value that a target speaks of and what it is relative to, bold where it was missed."""
     if row is None:
         return "-"
     unit = row["unit"] if row["unit"] == "x" else f" {row['unit']}".rstrip()
-    return f"{row['value']['median']:.3g}{unit} {row['against']}".rstrip()
+    value = f"{row['value']['median']:.3g}{unit} {row['against']}".rstrip()
+    return f"**{value}**" if row["met"] is False else value
 
 
 def replace_section(text: str, section: str, *, marks: tuple[str, str] = (START, END)) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import fp4lab
 from fp4lab import formats
+from fp4lab.bench.machine import load_average
 from fp4lab.bench.measure import Run, threads_set
 from fp4lab.bench.operators import Make, bytes_of, copying, fake_quantizing, quantizing
 from fp4lab.bench.results import Target
@@ -53,6 +54,7 @@ class _TwoThreads:
         if (os.cpu_count() or 1) < 2:
             raise LeftOutError("there is one core here")
         run, _ = self.make(setting.matrix(setting.size, setting.size))
+        load = load_average()
 
         def with_threads(count: int) -> Run:
             def call() -> None:
@@ -68,6 +70,8 @@ class _TwoThreads:
             against="one thread's speed",
             target=row.target,
             faster=True,
+            # the wall clock counts what other processes take, too
+            note=f"load average {load[0]}" if load else "",
         )
         return Job(runs={"one": with_threads(1), "two": with_threads(2)}, claims=[claim], wall=True)
 

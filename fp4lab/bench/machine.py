@@ -29,7 +29,7 @@ def describe(setting: Setting) -> dict[str, Any]:
         "amx": bool(torch.cpu._is_amx_tile_supported()),
         "cores": os.cpu_count(),
         "threads": setting.threads,
-        "load_average": _load(),
+        "load_average": load_average(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "fp4lab": fp4lab.__version__,
@@ -62,7 +62,7 @@ def backend_in_force() -> str:
     return "native"
 
 
-def _load() -> list[float] | None:
+def load_average() -> list[float] | None:
     """Processes that ran or waited, averaged over 1, 5 and 15 minutes."""
     try:
         return [round(value, 2) for value in os.getloadavg()]

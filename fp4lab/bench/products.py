@@ -1,7 +1,7 @@
 """The rows of products and of a training step, against torch's own in the same run.
 
 "matmul" is `F.linear` in bfloat16, or in float32 on a CPU without bfloat16 instructions; the
-note says which. Both sides get the same tensors in the same dtype.
+row says which. Both sides get the same tensors in the same dtype.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Line:
         unit: of the value; "x" for a ratio, "us" for microseconds.
         against: what the ratio is to, in words.
         target: the limit; None where none is stated.
-        judged: whether the target was stated for the size that was measured.
+        judged: whether the target was stated for the size and the threads that were measured.
         moved: bytes read and written at least.
         flops: multiplications and additions of a product.
         roof: bytes (or operations) a second of the copy (or matmul) in the same run.

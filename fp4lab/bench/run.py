@@ -53,7 +53,7 @@ def measure_rows(
 
 def measure_row(row: Row, setting: Setting, *, stopwatch: Stopwatch | None = None) -> list[Line]:
     """The lines of a row; one that says why where it cannot be measured."""
-    judged = setting.size == STATED_SIZE or not row.sized
+    judged = (setting.size == STATED_SIZE or not row.sized) and setting.threads == 1
     try:
         job = row.prepare(setting)
     except LeftOutError as reason:

@@ -69,7 +69,11 @@ def footer(findings: Findings) -> list[str]:
             reasons.setdefault(line.left_out, []).append(line.name)
     left = [f"left out: {', '.join(names)}: {why}" for why, names in reasons.items()]
     unjudged = any(line.target and not line.judged for line in findings.lines)
-    size = ["targets are stated for 4096x4096 and not judged at this size"] if unjudged else []
+    size = (
+        ["targets are stated for 4096x4096 and one thread, and not judged otherwise"]
+        if unjudged
+        else []
+    )
     absent = [f"not compared: {name}: {why}" for name, why in findings.missing.items()]
     return [counted, *size, *left, *absent]
 

@@ -204,6 +204,15 @@ def test_one_core_has_no_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.left_out == "there is one core here"
 
 
+@pytest.mark.parametrize(("threads", "judged"), [(1, True), (2, False)])
+def test_targets_are_those_of_one_thread(threads: int, judged: bool) -> None:
+    setting = Setting(size=128, threads=threads)
+    (line,) = run.measure_row(ROWS["call of fake-quantize nvfp4"], setting, stopwatch=stopwatch)
+    assert line.judged is judged
+    # a second is more than 25 microseconds
+    assert line.met is (False if judged else None)
+
+
 def test_threads_are_put_back_after_the_rows() -> None:
     before = torch.get_num_threads()
     seen: list[int] = []

@@ -43,7 +43,7 @@ def test_a_size_without_targets_is_told() -> None:
     told = table.footer(findings(replace(LINES[1], judged=False)))
     assert told[:2] == [
         "0 of 0 targets met",
-        "targets are stated for 4096x4096 and not judged at this size",
+        "targets are stated for 4096x4096 and one thread, and not judged otherwise",
     ]
 
 
