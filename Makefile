@@ -2,12 +2,13 @@
 PYTHON ?= python3
 WORKERS ?= 2
 DEMO ?= runs/demo
+BENCH ?= runs/bench
 BIN := .venv/bin
 QUICK := not slow and not gpu and not network
 SLOW := slow and not gpu and not network
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check readme clean venv format lint types imports slow notebooks
+.PHONY: help demo bench test check readme clean venv format lint types imports slow notebooks
 
 # One core a test process: two processes with two threads each are slower than with one.
 test slow notebooks: export OMP_NUM_THREADS := 1
@@ -23,17 +24,21 @@ help:
 	@echo 'make test    the quick test suite'
 	@echo 'make check   formatting, lint, types, import order, slower tests, packages, notebooks;'
 	@echo '             one step alone: make format | lint | types | imports | slow | notebooks'
-	@echo 'make readme  write the results of make demo and of the golden tests into README.md'
+	@echo 'make bench   measure the speed here, other packages included where .venv has them'
+	@echo 'make readme  write the results of make demo, make bench and the golden tests into README.md'
 	@echo 'make clean   remove .venv and everything else that was built, but no runs'
 	@echo
 	@echo 'PYTHON=python3.12 chooses the interpreter of a new .venv, WORKERS=4 the test processes,'
-	@echo 'DEMO=folder the place of the demo.'
+	@echo 'DEMO=folder and BENCH=folder the places of the demo and the measurements.'
 
 venv:
 	@$(PYTHON) tools/venv.py
 
 demo: venv
 	@$(BIN)/fp4lab compare --out $(DEMO)
+
+bench: venv
+	@OMP_NUM_THREADS=1 $(BIN)/fp4lab bench --peers --out $(BENCH)
 
 test: venv
 	$(call step,quick tests,$(BIN)/pytest -n $(WORKERS) -m "$(QUICK)" --durations 5 --durations-min 1)
@@ -60,7 +65,8 @@ notebooks: venv
 
 readme: venv
 	@$(BIN)/pytest -n $(WORKERS) -k golden --junitxml build/golden.xml
-	@$(BIN)/python docs/update_readme.py $(DEMO)/summary.json build/golden.xml
+	@$(BIN)/python docs/update_readme.py $(DEMO)/summary.json build/golden.xml \
+		$(addprefix --speed ,$(wildcard $(BENCH)/bench.json))
 
 clean:
 	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache \

@@ -1,9 +1,10 @@
-"""Rewrites the results in README.md from a finished comparison and a test report.
+"""Rewrites the results in README.md from a finished comparison, a test report and a benchmark.
 
 `make readme` calls it. The comparison's `summary.json` gives one row a recipe. The test report is
 pytest's JUnit XML: a test that matches a recorded ("golden") array says so with
 `record_property("golden", "te_nvfp4.npz/normal/1x16/codes")`, and the arrays of each file that some
-passing test names are counted. Left out: any judgement; the table holds what was measured.
+passing test names are counted. The benchmark is the JSON of `fp4lab bench`, and without one the
+speeds stay as they are. Left out: any judgement; the tables hold what was measured.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 START, END = "<!-- results:start -->", "<!-- results:end -->"
+SPEED = ("<!-- speed:start -->", "<!-- speed:end -->")
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -78,12 +80,74 @@ def results(summary: Mapping[str, Any], golden: Counter[str]) -> str:
     )
 
 
-def replace_section(text: str, section: str) -> str:
+def speed(found: Mapping[str, Any]) -> str:
+    """The benchmark: the machine in words, operators, and everything else that has a target."""
+    at, how = found["machine"], found["settings"]
+    rows = [row for row in found["rows"] if row["value"] is not None]
+    has_bf16 = at["amx"] or at["avx512_bf16"] or at["gpu"]
+    verdicts = [row["met"] for row in rows if row["met"] is not None]
+    head = (
+        f"{at['gpu'] or at['cpu']} ({at['isa']}, {'with' if has_bf16 else 'without'} bfloat16 "
+        f"instructions), {how['clock']}, {at['threads']} thread{'s' * (at['threads'] > 1)}, "
+        f"torch {at['torch']}, {at['date']}; medians of {how['rounds']} rounds at "
+        f"{how['size']}x{how['size']}. {sum(verdicts)} of {len(verdicts)} targets met."
+    )
+    others = [row for row in rows if row["group"] != "operators" and row["target"] is not None]
+    parts = [head, operator_table(rows)]
+    if others:
+        names = ["row", "time", "measured", "target"]
+        parts.append(table(names, map(other_row, others)))
+    return "\n\n".join(parts)
+
+
+def operator_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """One row an operator: its time at float32, over a copy, and what bfloat16 takes of that."""
+    pairs: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["group"] == "operators":
+            name, _, dtype = row["name"].rpartition(", ")
+            pairs.setdefault(name, {})[dtype] = row
+    head = ["operator", "float32", "measured", "target", "bfloat16"]
+    return table(
+        head,
+        (
+            [f"`{name}`", *other_row(pair["float32"])[1:], measured(pair.get("bfloat16"))]
+            for name, pair in pairs.items()
+        ),
+    )
+
+
+def other_row(row: Mapping[str, Any]) -> list[str]:
+    """Name, time, what was measured, and the target."""
+    target = row["target"]
+    limit = "-" if target is None else f"{target['sense']} {target['limit']:g}"
+    return [f"`{row['name']}`", duration(row["seconds"]), measured(row), limit]
+
+
+def duration(seconds: Mapping[str, float] | None) -> str:
+    """The median in milliseconds, or in seconds from one on."""
+    if seconds is None:
+        return "-"
+    median = seconds["median"]
+    return f"{median:.3g} s" if median >= 1 else f"{1e3 * median:.3g} ms"
+
+
+def measured(row: Mapping[str, Any] | None) -> str:
+    """The value that a target speaks of and what it is relative to, bold where it was missed."""
+    if row is None:
+        return "-"
+    unit = row["unit"] if row["unit"] == "x" else f" {row['unit']}".rstrip()
+    value = f"{row['value']['median']:.3g}{unit} {row['against']}".rstrip()
+    return f"**{value}**" if row["met"] is False else value
+
+
+def replace_section(text: str, section: str, *, marks: tuple[str, str] = (START, END)) -> str:
     """The README's text with what stands between the markers replaced."""
-    if text.count(START) != 1 or text.count(END) != 1:
-        raise ValueError(f"README.md needs {START} and {END} once each")
-    before, rest = text.split(START)
-    return f"{before}{START}\n{section}\n{END}{rest.split(END)[1]}"
+    start, end = marks
+    if text.count(start) != 1 or text.count(end) != 1:
+        raise ValueError(f"README.md needs {start} and {end} once each")
+    before, rest = text.split(start)
+    return f"{before}{start}\n{section}\n{end}{rest.split(end)[1]}"
 
 
 def main() -> int:
@@ -91,14 +155,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("summary", type=Path, help="summary.json of a comparison")
     parser.add_argument("report", type=Path, help="JUnit XML of the tests against recorded arrays")
+    parser.add_argument("--speed", type=Path, help="JSON of a benchmark")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
     options = parser.parse_args()
-    for path in (options.summary, options.report, options.readme):
-        if not path.is_file():
-            print(f"{path} does not exist; run make demo, then make readme", file=sys.stderr)
+    for path in (options.summary, options.report, options.speed, options.readme):
+        if path is not None and not path.is_file():
+            first = "make bench" if path == options.speed else "make demo"
+            print(f"{path} does not exist; run {first}, then make readme", file=sys.stderr)
             return 2
     section = results(json.loads(options.summary.read_text()), golden_counts(options.report))
-    options.readme.write_text(replace_section(options.readme.read_text(), section))
+    text = replace_section(options.readme.read_text(), section)
+    if options.speed is not None:
+        text = replace_section(text, speed(json.loads(options.speed.read_text())), marks=SPEED)
+    options.readme.write_text(text)
     return 0
 
 

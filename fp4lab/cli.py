@@ -126,12 +126,20 @@ def report(words: list[str]) -> int:
     return command.redraw(parse("report", command.ReportArguments, words))
 
 
+def bench(words: list[str]) -> int:
+    """Measure the speed of the operators."""
+    from fp4lab.bench import command
+
+    return command.bench(parse("bench", command.BenchArguments, words))
+
+
 #: Name, function and one line of help of every command, in the order of the help.
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "compare": (compare, "train one model under several recipes and report the gaps"),
     "train": (train, "train a language model under a precision recipe"),
     "eval": (evaluate, "the held-out loss of a checkpoint"),
     "report": (report, "draw the report of a comparison again"),
+    "bench": (bench, "measure the operators here against a copy, a matmul and other packages"),
 }
 
 

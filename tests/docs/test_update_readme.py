@@ -24,6 +24,48 @@ SUMMARY = {
         },
     }
 }
+SPEED = {
+    "machine": {
+        "gpu": None,
+        "cpu": "Some CPU",
+        "isa": "AVX2",
+        "amx": False,
+        "avx512_bf16": False,
+        "threads": 1,
+        "torch": "2.13.0",
+        "date": "2026-01-02",
+    },
+    "settings": {"clock": "CPU time", "rounds": 5, "size": 4096},
+    "rows": [
+        {
+            "group": group,
+            "name": name,
+            "seconds": seconds and {"median": seconds, "low": 0.0, "high": 1.0},
+            "value": value and {"median": value, "low": 0.0, "high": 9.0},
+            "unit": unit,
+            "against": against,
+            "target": target,
+            "met": met,
+        }
+        for group, name, seconds, value, unit, against, target, met in (
+            ("operators", "copy, float32", 0.005, None, "x", "", None, None),
+            ("operators", "cast, float32", 0.01, 2.0, "x", "copy", (1.2, "at most"), False),
+            (
+                "operators",
+                "cast, bfloat16",
+                0.011,
+                1.1,
+                "x",
+                "float32 time",
+                (1.4, "at most"),
+                True,
+            ),
+            ("limits", "memory", None, 0.5, "MiB", "beyond the output", (1, "at most"), True),
+            ("products", "matvec", None, None, "x", "", (3.5, "at least"), None),
+        )
+        for target in [target and {"limit": target[0], "sense": target[1]}]
+    ],
+}
 REPORT = """<testsuites><testsuite>
 <testcase name="a"><properties><property name="golden" value="one.npz/x/codes"/>
 <property name="golden" value="one.npz/x/scale"/></properties></testcase>
@@ -45,8 +87,11 @@ def tool() -> ModuleType:
     return module
 
 
-def run(tool: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path) -> int:
+def run(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, *, speed: bool = True
+) -> int:
     paths = [str(folder / name) for name in ("summary.json", "report.xml")]
+    paths += ["--speed", str(folder / "bench.json")] if speed else []
     monkeypatch.setattr(sys, "argv", ["x", *paths, "--readme", str(folder / "README.md")])
     code: int = tool.main()
     return code
@@ -56,6 +101,7 @@ def run(tool: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path) -> int:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
     (tmp_path / "report.xml").write_text(REPORT)
+    (tmp_path / "bench.json").write_text(json.dumps(SPEED))
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
     return tmp_path
 
@@ -72,6 +118,40 @@ def test_section_holds_what_was_measured(
     assert "two.npz" not in section
 
 
+def test_speeds_are_what_was_measured(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    assert run(tool, monkeypatch, folder) == 0
+    section = (folder / "README.md").read_text().split(tool.SPEED[0])[1].split(tool.SPEED[1])[0]
+    assert "Some CPU (AVX2, without bfloat16 instructions), CPU time, 1 thread, torch" in section
+    assert "medians of 5 rounds at 4096x4096. 2 of 3 targets met." in section
+    assert "| `cast` | 10 ms | **2x copy** | at most 1.2 | 1.1x float32 time |" in section
+    assert "| `memory` | - | 0.5 MiB beyond the output | at most 1 |" in section
+    assert "`copy`" not in section
+    assert "matvec" not in section
+
+
+def test_without_a_benchmark_the_speeds_stay(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    before = (folder / "README.md").read_text()
+    assert run(tool, monkeypatch, folder, speed=False) == 0
+    after = (folder / "README.md").read_text()
+    assert after.split(tool.SPEED[0])[1] == before.split(tool.SPEED[0])[1]
+
+
+def test_a_missing_benchmark_is_one_line(
+    tool: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "bench.json").unlink()
+    assert run(tool, monkeypatch, folder) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("bench.json does not exist; run make bench, then make readme")
+
+
 def test_rest_of_the_page_stays_and_a_second_run_changes_nothing(
     tool: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
@@ -81,7 +161,11 @@ def test_rest_of_the_page_stays_and_a_second_run_changes_nothing(
     run(tool, monkeypatch, folder)
     assert (folder / "README.md").read_text() == once
     assert once.split(tool.START)[0] == before.split(tool.START)[0]
-    assert once.split(tool.END)[1] == before.split(tool.END)[1]
+    for page in (before, once):
+        assert page.count(tool.END) == page.count(tool.SPEED[0]) == page.count(tool.SPEED[1]) == 1
+    between = [page.split(tool.END)[1].split(tool.SPEED[0])[0] for page in (before, once)]
+    assert between[0] == between[1]
+    assert once.split(tool.SPEED[1])[1] == before.split(tool.SPEED[1])[1]
 
 
 def test_missing_input_is_one_line(

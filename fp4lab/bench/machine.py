@@ -1,0 +1,70 @@
+"""On what was measured: processor, instructions, threads, versions, load, and the backend."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fp4lab
+from fp4lab import formats
+from fp4lab.bench.rows import Setting
+from fp4lab.errors import InputError
+from fp4lab.kernels.native import wants_native
+
+
+def describe(setting: Setting) -> dict[str, Any]:
+    """What a reader needs to judge the numbers, as JSON."""
+    on_gpu = setting.device.type == "cuda"
+    return {
+        "cpu": cpu_name(),
+        "gpu": torch.cuda.get_device_name(setting.device) if on_gpu else None,
+        "isa": torch.backends.cpu.get_cpu_capability(),
+        "avx512_bf16": bool(torch.cpu._is_avx512_bf16_supported()),
+        "amx": bool(torch.cpu._is_amx_tile_supported()),
+        "cores": os.cpu_count(),
+        "threads": setting.threads,
+        "load_average": load_average(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "fp4lab": fp4lab.__version__,
+        "python": platform.python_version(),
+        "system": f"{sys.platform} {platform.machine()}",
+        "backend": backend_in_force(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def cpu_name() -> str:
+    """The processor's own name, or its architecture where the system tells no more."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), platform.processor() or platform.machine())
+
+
+def backend_in_force() -> str:
+    """ "native", or "reference" with the reason if it was not asked for."""
+    if not wants_native():
+        return "reference"
+    try:
+        with fp4lab.backend("native"):
+            fp4lab.fake_quantize(torch.zeros(16, 16), formats.NVFP4)
+    except InputError as error:
+        return f"reference ({error})"
+    return "native"
+
+
+def load_average() -> list[float] | None:
+    """Processes that ran or waited, averaged over 1, 5 and 15 minutes."""
+    try:
+        return [round(value, 2) for value in os.getloadavg()]
+    except (AttributeError, OSError):
+        return None

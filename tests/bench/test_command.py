@@ -1,0 +1,110 @@
+"""`fp4lab bench` from its options to its files, on one quick row."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fp4lab import cli
+from fp4lab.bench import command, peer_rows, peers
+
+QUICK = ("bench", "--size", "128", "--ops", "cast e4m3")
+
+
+def test_it_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main([*QUICK, "--out", str(tmp_path / "out")]) == 0
+    out, err = capsys.readouterr()
+    assert "cast e4m3, bfloat16" in out
+    assert err == f"1/1 {'cast e4m3':<40}\n"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"bench.json", "roofline.png"}
+    found = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert [row["name"] for row in found["rows"]] == ["cast e4m3, float32", "cast e4m3, bfloat16"]
+    assert found["settings"] == {
+        "size": 128,
+        "rounds": 5,
+        "device": "cpu",
+        "clock": "CPU time",
+    }
+    assert found["machine"]["backend"] in ("native", "reference")
+    assert found["machine"]["torch"] == torch.__version__
+
+
+def test_the_json_may_have_its_own_place(tmp_path: Path) -> None:
+    path = tmp_path / "here.json"
+    assert cli.main([*QUICK, "--json", str(path), "--out", str(tmp_path / "out")]) == 0
+    assert json.loads(path.read_text())["missing"] == {}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"roofline.png"}
+
+
+def test_peers_that_are_not_installed_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = peers.Peer(name="it", module="absent_package", install="pip install it", works=list)
+    monkeypatch.setattr(peer_rows.rows, "__defaults__", ((peer,),))
+    assert cli.main([*QUICK, "--peers"]) == 0
+    assert "not compared: it: not installed; pip install it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ops", "cats"], "ops='cats' picks no row; did you mean 'cast'"),
+        (
+            ["--size", "100"],
+            "size=100 is not a multiple of 128, the largest block; give 128 or 4096",
+        ),
+        (["--repeats", "4"], "repeats=4 is below 5; give that or more"),
+        (["--threads", "0"], "threads=0 should be 1 to "),
+        (["--threads", "100000"], "threads=100000 should be 1 to "),
+        (["--device", "tpu"], "invalid choice 'tpu'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("version", "cause"), [(None, "is built without CUDA"), ("13.0", "finds no GPU")]
+)
+def test_a_missing_gpu_is_told_with_the_cure(
+    version: str | None,
+    cause: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", version)
+    assert cli.main(["bench", "--device", "cuda"]) == 2
+    err = capsys.readouterr().err
+    assert f"device='cuda': torch {torch.__version__} {cause}; use --device cpu" in err
+
+
+def test_the_options_reach_the_setting() -> None:
+    given = command.BenchArguments(size=256, repeats=7)
+    setting = command.checked(given)
+    assert (setting.size, setting.rounds, setting.threads) == (256, 7, 1)
+    assert setting.device == torch.device("cpu")
+
+
+def test_drawing_and_peers_are_imported_only_where_they_are_used() -> None:
+    code = (
+        "import sys, fp4lab.bench.command, fp4lab.bench.peer_rows; "
+        "sys.exit(bool({'matplotlib', 'torchao', 'mx'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*QUICK, "--device", "cuda"]) == 0
+    assert "copy's bandwidth" in capsys.readouterr().out

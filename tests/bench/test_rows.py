@@ -1,0 +1,259 @@
+"""Every row's work is set up at a small size, called once, and gives what it is said to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fp4lab
+from fp4lab import formats
+from fp4lab.bench import limits, operators, products, run
+from fp4lab.bench.rows import Claim, Job, LeftOutError, Row, Setting, pick
+from fp4lab.errors import InputError
+
+SMALL = Setting(size=128)
+ROWS = {row.name: row for row in run.all_rows()}
+READY = [name for name, row in ROWS.items() if not row.needs]
+
+
+def stopwatch(run: Callable[[], object], calls: int) -> float:
+    """One call is made, and each took a second."""
+    run()
+    return float(calls)
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_row_gives_lines_with_the_targets(name: str) -> None:
+    row = ROWS[name]
+    lines = run.measure_row(row, SMALL, stopwatch=stopwatch)
+    assert lines
+    assert all(line.group == row.group for line in lines)
+    assert all(line.name.startswith(name) for line in lines)
+    assert lines[0].target == row.target
+    assert all(line.met is None for line in lines if row.sized)
+
+
+def test_every_line_of_the_two_tables_has_its_target() -> None:
+    limits_of = {name: str(row.target) for name, row in ROWS.items() if row.target}
+    assert limits_of["fake-quantize nvfp4"] == limits_of["fake-quantize nvfp4_16x16"] == "at most 2"
+    assert limits_of["fake-quantize nvfp4 stochastic8"] == "at most 2.7"
+    assert limits_of["quantize nvfp4_16x16"] == "at most 2.1"
+    assert limits_of["quantize nvfp4 columns hadamard16"] == "at most 3.2"
+    assert limits_of["quantize nvfp4 both orientations"] == "at most 6"
+    assert limits_of["dequantize nvfp4"] == "at most 0.9"
+    casts = {"cast e4m3", "cast e5m2", "cast e2m3", "cast e3m2"}
+    assert {limits_of[name] for name in casts} == {"at most 1.2"}
+    assert {name for name in ROWS if name.startswith("cast")} == casts
+    assert limits_of["fake-quantize nvfp4_4over6_mse"] == "at most 5"
+    assert limits_of["linear forward"] == "at most 1.1"
+    assert limits_of["packed matvec int8"] == "at least 6"
+    assert limits_of["call of fake-quantize nvfp4"] == "at most 25"
+
+
+def values(operator: operators.Operator, x: Tensor) -> Tensor:
+    made: Any = operator.make(x)[0]()
+    return made.dequantize() if isinstance(made, fp4lab.QuantizedTensor) else made
+
+
+@pytest.mark.parametrize("operator", operators.OPERATORS, ids=lambda o: o.name)
+@pytest.mark.parametrize("dtype", list(operators.NAMES))
+def test_an_operator_row_does_what_its_name_says(
+    operator: operators.Operator, dtype: torch.dtype
+) -> None:
+    if operator.needs:
+        pytest.skip(f"there is no fp4lab.{operator.needs} yet")
+    x = SMALL.matrix(128, 128, dtype=dtype)
+    words = operator.name.split()
+    y = values(operator, x)
+    if words[0] == "cast":
+        assert torch.equal(y, fp4lab.cast(x, formats.get_element(words[1])))
+        return
+    if "hadamard16" in words:
+        signs = torch.tensor(formats.NVFP4_SIGNS)
+        q = fp4lab.quantize(
+            x, formats.NVFP4, axis=-2, hadamard=formats.Hadamard(16, tuple(signs.tolist()))
+        )
+        assert torch.equal(y, q.dequantize())
+        return
+    fmt = (
+        operators._MSE if words[1].endswith("_mse") else formats.get(words[1].removesuffix("_mae"))
+    )
+    how = {}
+    if "stochastic8" in words:
+        how = {"rounding": formats.Rounding.STOCHASTIC_8, "noise": fp4lab.noise_state(0)}
+    expected = fp4lab.fake_quantize(x, fmt, **how)
+    assert torch.equal(y.to(dtype), expected)
+    assert operator.make(x)[1] in {x.nbytes, fp4lab.quantize(x, fmt).nbytes}
+
+
+def test_the_bytes_of_a_row_are_those_read_and_written() -> None:
+    lines = run.measure_row(ROWS["quantize nvfp4"], SMALL, stopwatch=stopwatch)
+    packed = 128 * 128 // 2 + 128 * 8 + 4
+    assert [line.moved for line in lines] == [128 * 128 * 4 + packed, 128 * 128 * 2 + packed]
+    assert [line.roof for line in lines] == [128 * 128 * 8, 128 * 128 * 4]
+    assert [line.against for line in lines] == ["copy", "float32 time"]
+
+
+def test_a_copy_copies() -> None:
+    x = SMALL.matrix(4, 4)
+    y = operators.copying(x)()
+    assert isinstance(y, Tensor)
+    assert y.data_ptr() != x.data_ptr()
+    assert torch.equal(x, y)
+
+
+def test_on_a_gpu_the_value_is_the_share_of_the_copys_bandwidth() -> None:
+    device = torch.device("cuda")
+    claim = operators._claim(
+        operators.rows(gpu=True)[1], "float32", moved=50, copy=("copy", 100), device=device
+    )
+    # half the bytes in half the time is the same bandwidth
+    rounds = run.Rounds({"float32": (1.0,), "copy": (2.0,)})
+    line = run._line(claim, ROWS["copy"], rounds, judged=True)
+    assert line.value is not None
+    assert line.value.median == 1.0
+    assert str(line.target) == "at least 0.85"
+    assert {row.group for row in run.all_rows(gpu=True)} == {"operators", "products"}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_layer_row_multiplies_the_same_tensors(backward: bool) -> None:
+    job = products._linear_job(SMALL, ROWS["linear forward"], divide=(2, 1, 1), backward=backward)
+    ours, plain = (job.runs[name]() for name in ("ours", "matmul"))
+    pairs = zip(ours, plain, strict=True) if backward else [(ours, plain)]
+    for a, b in pairs:
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        # NVFP4 leaves some 10 % of noise, and no less
+        assert 0.01 < (a.float() - b.float()).norm() / b.float().norm() < 0.3
+    (claim,) = job.claims
+    assert claim.flops == 2 * 64 * 128 * 128 * (3 if backward else 1)
+
+
+def test_an_update_trains_all_three_models() -> None:
+    shape = products._gpt_shape(4096)
+    assert shape == products.get_preset("gpt-small")
+    model = products._gpt(products._gpt_shape(128), "nvfp4")
+    before = [p.clone() for p in model.parameters()]
+    tokens = torch.randint(256, (1, 17), generator=torch.Generator().manual_seed(0))
+    products._update(model, tokens, SMALL)()
+    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_what_is_missing_is_left_out_with_its_name() -> None:
+    row = Row(group="g", name="n", job=lambda *_: Job(), needs="quadratic")
+    (line,) = run.measure_row(row, SMALL)
+    assert line.left_out == "there is no fp4lab.quadratic yet"
+    assert line.met is None
+
+
+def test_rows_of_functions_to_come_call_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def packed_linear(x: Tensor, q: fp4lab.QuantizedTensor, *, activations: str) -> Tensor:
+        assert activations in ("bf16", "int8")
+        return x @ q.dequantize(x.dtype).t()
+
+    def grouped_matmul(a: Any, b: Any, counts: list[int]) -> Tensor:
+        assert a.shape[0] == sum(counts)
+        assert len(b) == len(counts)
+        return torch.zeros(1)
+
+    def quantize_both(x: Tensor, fmt: formats.BlockFormat, **how: Any) -> Any:
+        return [fp4lab.quantize(x, fmt), fp4lab.quantize(x, fmt, axis=-2, **how)]
+
+    for function in (packed_linear, grouped_matmul, quantize_both):
+        monkeypatch.setattr(fp4lab, function.__name__, function, raising=False)
+    for name in set(ROWS) - set(READY):
+        for line in run.measure_row(ROWS[name], SMALL, stopwatch=stopwatch):
+            assert line.left_out == ""
+            assert line.value is not None
+    (error,) = run.measure_row(ROWS["packed matvec error"], SMALL, stopwatch=stopwatch)
+    assert error.value is not None
+    assert 0 < error.value.median < 1e-6
+
+
+def test_the_memory_of_a_call_is_what_it_needs_beyond_its_result() -> None:
+    mib = 1 << 20
+    try:
+        kept = limits.peak_beyond_result(lambda: torch.ones(16 * mib // 4))
+        passing = limits.peak_beyond_result(
+            lambda: torch.ones(16 * mib // 4) + torch.ones(16 * mib // 4)
+        )
+    except LeftOutError:
+        pytest.skip("the system does not tell")
+    # pages are counted in batches by the kernel
+    assert kept < mib
+    assert 31 * mib < passing < 33 * mib
+
+
+def test_a_system_that_tells_no_peak_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(limits.Path, "write_text", refuse)
+    with pytest.raises(LeftOutError, match="peak memory: read-only"):
+        limits.peak_beyond_result(lambda: None)
+
+
+def test_one_core_has_no_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits.os, "cpu_count", lambda: 1)
+    (line,) = run.measure_row(ROWS["two threads copy"], SMALL)
+    assert line.left_out == "there is one core here"
+
+
+@pytest.mark.parametrize(("threads", "judged"), [(1, True), (2, False)])
+def test_targets_are_those_of_one_thread(threads: int, judged: bool) -> None:
+    setting = Setting(size=128, threads=threads)
+    (line,) = run.measure_row(ROWS["call of fake-quantize nvfp4"], setting, stopwatch=stopwatch)
+    assert line.judged is judged
+    # a second is more than 25 microseconds
+    assert line.met is (False if judged else None)
+
+
+def test_threads_are_put_back_after_the_rows() -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    claim = Claim(name="n", of="a", to="b")
+    row = Row(
+        group="limits",
+        name="n",
+        job=lambda *_: Job(
+            runs={"a": lambda: seen.append(torch.get_num_threads()), "b": lambda: None},
+            claims=[claim],
+        ),
+    )
+    found = run.measure_rows([row], Setting(size=128, threads=2))
+    assert set(seen) == {2}
+    assert torch.get_num_threads() == before
+    assert found.settings["clock"] == "wall clock"
+    assert found.machine["threads"] == 2
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        ("gpt", ["gpt step"]),
+        ("cast e4m3, gpt*", ["cast e4m3", "gpt step"]),
+        ("*e?m3", ["cast e2m3", "cast e4m3", "fake-quantize mxfp8_e4m3"]),
+    ],
+)
+def test_patterns_pick_rows(patterns: str, names: list[str]) -> None:
+    rows = pick(list(ROWS.values()), patterns)
+    assert {row.name for row in rows} >= set(names)
+    assert [row.name for row in rows] == [name for name in ROWS if name in {r.name for r in rows}]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        ("hadamard61", r"ops='hadamard61' picks no row; did you mean 'hadamard16'\?"),
+        ("gpt,linaer", r"ops='linaer' picks no row; did you mean 'linear'"),
+        ("", "ops=.. picks no row; words are bf16, both, call, cast, "),
+    ],
+)
+def test_a_pattern_without_rows_is_an_error(patterns: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        pick(list(ROWS.values()), patterns)
