@@ -21,7 +21,7 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
     # what lies behind dim are the columns, and a transform along dim runs over rows of them
     by_rows = dim % x.dim() != x.dim() - 1
     columns = x.shape[dim:].numel() // x.shape[dim] if by_rows else x.shape[-1]
-    y = torch.empty_like(x)
+    y = c.new_result(x.shape, x.dtype)
     failed = backends.native("hadamard")(
         ctypes.byref(c.hadamard(size, signs)),
         ctypes.c_void_p(x.data_ptr()),

@@ -32,7 +32,7 @@ def cast(x: Tensor, element: ElementType, ties: Ties, overflow: Overflow) -> Ten
         rounded = reference.round_nearest(x.to(torch.float32), element, ties, overflow)
         return positive_nan_(rounded).contiguous()
     x = x.contiguous()
-    y = torch.empty_like(x, dtype=torch.float32)
+    y = c.new_result(x.shape, torch.float32)
     backends.native("cast")(
         ctypes.byref(c.element(element, ties, overflow)),
         ctypes.c_void_p(x.data_ptr()),

@@ -44,7 +44,7 @@ def random_bits(
     noise.key[0], noise.key[1], noise.step, noise.microbatch = reference.noise_words(
         state, stream, bits
     )
-    out = state.new_empty((num_rows, num_columns), dtype={8: torch.uint8, 32: torch.int32}[bits])
+    out = c.new_result((num_rows, num_columns), {8: torch.uint8, 32: torch.int32}[bits])
     backends.native("random_bits")(
         ctypes.byref(noise),
         ctypes.c_void_p(c.address(row_ids)),

@@ -27,6 +27,7 @@ from fp4lab.kernels.native.structures import (
     address,
     element,
     hadamard,
+    new_result,
     plain,
     threads,
 )
@@ -164,7 +165,7 @@ def quantize(asked: Sequence[Quantization], wanted: Sequence[Want]) -> list[Made
     for plan, one, want in zip(plans, asked, wanted, strict=True):
         template = _template(one.format, one.transposed, one.hadamard, one.signs, want)
         ctypes.memmove(ctypes.addressof(plan), template, len(template))
-        made.append(_outputs(plan, one, want, x))
+        made.append(_outputs(plan, one, want))
         kept.append(_noise(plan, one))
     failed = backends.native("quantize")(plans, len(plans), ctypes.byref(matrix))
     del kept
@@ -173,11 +174,11 @@ def quantize(asked: Sequence[Quantization], wanted: Sequence[Want]) -> list[Made
     return made
 
 
-def _outputs(plan: Any, asked: Quantization, want: Want, x: Tensor) -> Made:
+def _outputs(plan: Any, asked: Quantization, want: Want) -> Made:
     """Makes the results' memory and writes its addresses into the plan."""
     fmt, (rows, columns) = asked.format, asked.shape
     if asked.amax is None:
-        amax = x.new_empty(amax_shape(fmt, rows), dtype=torch.float32)
+        amax = new_result(amax_shape(fmt, rows), torch.float32)
     else:
         amax = asked.amax.to(torch.float32, copy=True).contiguous()
         plan.has_amax = 1
@@ -186,7 +187,7 @@ def _outputs(plan: Any, asked: Quantization, want: Want, x: Tensor) -> Made:
     if fmt.block is not None and (want.codes or want.scales):
         grid = scale_grid(fmt, rows, columns)
         as_codes = want.codes and fmt.scale is not None and fmt.scale.bits <= 8
-        scales = x.new_empty(grid, dtype=torch.uint8 if as_codes else torch.float32)
+        scales = new_result(grid, torch.uint8 if as_codes else torch.float32)
         if as_codes:
             plan.scale_codes = scales.data_ptr()
         else:
@@ -195,15 +196,15 @@ def _outputs(plan: Any, asked: Quantization, want: Want, x: Tensor) -> Made:
         plan.scale_strides[0], plan.scale_strides[1] = along, across
     if want.codes:
         width = (columns + 1) // 2 if fmt.packed else columns
-        data = x.new_empty((rows, width), dtype=code_dtype(fmt.element))
+        data = new_result((rows, width), code_dtype(fmt.element))
         plan.codes = data.data_ptr()
     elif want.amax_only:
         data = amax
     elif asked.transposed and not want.turned:
-        data = x.new_empty((columns, rows), dtype=want.dtype).t()
+        data = new_result((columns, rows), want.dtype).t()
         plan.values = data.data_ptr()
     else:
-        data = x.new_empty((rows, columns), dtype=want.dtype)
+        data = new_result((rows, columns), want.dtype)
         plan.values = data.data_ptr()
     return Made(data, scales, amax)
 

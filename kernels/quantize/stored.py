@@ -100,7 +100,7 @@ def _by_native(
     amax = amax.contiguous() if amax is not None else None
     rows = codes.shape[0]
     in_c = dtype if dtype in c.DTYPES else torch.float32
-    y = codes.new_empty((rows, num_columns), dtype=in_c)
+    y = c.new_result((rows, num_columns), in_c)
     table = _table(fmt.scale) if scales.dtype == torch.uint8 else None
     asked: Any = _Stored(
         rows=rows,

@@ -1,0 +1,91 @@
+"""Results in the memory of earlier ones: the same bits, and only memory that nobody holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fp4lab import formats as f
+from fp4lab.functional import noise_state
+from fp4lab.kernels import ops
+from fp4lab.kernels.native.library import instruction_sets
+from fp4lab.kernels.native.structures import new_result, results_reused
+
+STATE = noise_state(1)
+SIGNS = list(f.NVFP4_SIGNS)
+NEAREST = (False, 1, [], 0, None, 0, None, 0, None)
+PAIR = (f.NVFP4.ints, 1, [], 8, 1, f.NVFP4.ints, 16, SIGNS, 8, 2, STATE, None, 0, None, None)
+X = torch.randn(128, 128, generator=torch.Generator().manual_seed(0))
+CODES = ops.quantize(X, f.NVFP4.ints, *NEAREST)
+OPERATORS: dict[str, Callable[[Tensor], Any]] = {
+    "quantize": lambda x: ops.quantize(x, f.NVFP4.ints, *NEAREST),
+    "fake_quantize": lambda x: ops.fake_quantize(x, f.NVFP4.ints, *NEAREST),
+    "operand": lambda x: ops.operand(x, f.FP8_ROW_E4M3.ints, *NEAREST, torch.float32, False),
+    "operand_pair": lambda x: ops.operand_pair(x, *PAIR, torch.float32, False),
+    "amax": lambda x: ops.amax(x, f.NVFP4_ROWWISE.ints, False, 1, []),
+    "dequantize": lambda x: ops.dequantize(*CODES, f.NVFP4.ints, 128, x.dtype),
+    "cast": lambda x: ops.cast(x, f.E4M3.ints, 0, 0),
+    "hadamard": lambda x: ops.hadamard(x, 16, SIGNS, 1),
+    "random_bits": lambda x: ops.random_bits(STATE, *x.shape, 0, 8, None, 0),
+}
+
+pytestmark = pytest.mark.skipif(not instruction_sets(), reason="there is no C library here")
+
+
+def tensors(result: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    return [result] if isinstance(result, Tensor) else list(result)
+
+
+def copies(result: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    return [part.clone() for part in tensors(result)]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_are_the_same_in_the_memory_of_those_before(name: str, dtype: torch.dtype) -> None:
+    operator, x = OPERATORS[name], X.to(dtype)
+    expected = copies(operator(x))
+    strides = [part.stride() for part in tensors(operator(x))]
+    with results_reused() as pieces:
+        first = operator(-2 * x)
+        places = [part.data_ptr() for part in tensors(first)]
+        del first
+        again = operator(x)
+        assert [part.stride() for part in tensors(again)] == strides
+        assert all(map(torch.equal, expected, tensors(again)))
+        # what is copied for an epilogue or made from a result is not the operator's own
+        assert tensors(again)[0].data_ptr() == places[0]
+    with results_reused(pieces):
+        held = operator(x)
+        assert places[0] not in [part.data_ptr() for part in tensors(held)]
+
+
+def test_scales_and_amax_are_results_too() -> None:
+    with results_reused():
+        places = [part.data_ptr() for part in OPERATORS["quantize"](X)]
+        assert [part.data_ptr() for part in OPERATORS["quantize"](X)] == places
+
+
+def test_what_is_held_is_not_written_to() -> None:
+    with results_reused():
+        values = ops.fake_quantize(X, f.NVFP4.ints, *NEAREST)
+        before, part = values.clone(), values.t()[3:]
+        del values
+        other = ops.fake_quantize(2 * X, f.NVFP4.ints, *NEAREST)
+        assert torch.equal(part, before.t()[3:])
+        assert torch.equal(other, 2 * before)
+
+
+def test_outside_a_result_is_new() -> None:
+    with results_reused() as pieces:
+        place = new_result((128, 128), torch.float32).data_ptr()
+    # the piece is still there, so new memory lies elsewhere
+    assert sum(map(len, pieces.values())) == 1
+    assert new_result((128, 128), torch.float32).data_ptr() != place
+    with results_reused(), results_reused(pieces):
+        assert new_result((64, 256), torch.float32).data_ptr() == place
+        assert new_result((0, 256), torch.float32).shape == (0, 256)
