@@ -118,15 +118,15 @@ class _Piece:
 
 #: pieces by their bytes
 Pieces: TypeAlias = dict[int, list[_Piece]]
-_pieces: Pieces | None = None
+_reused: list[Pieces] = []
 
 
 def new_result(shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tensor:
     """Memory for a result, contiguous; every C operator has that of its results from here."""
-    if _pieces is None or 0 in shape:
+    if not _reused or 0 in shape:
         return torch.empty(shape, dtype=dtype, device="cpu")
     count = math.prod(shape) * dtype.itemsize
-    pieces = _pieces.setdefault(count, [])
+    pieces = _reused[-1].setdefault(count, [])
     free = next((piece for piece in pieces if piece.holder() is None), None)
     if free is None:
         memory = torch.empty(count, dtype=torch.uint8, device="cpu").numpy()
@@ -153,9 +153,8 @@ def results_reused(pieces: Pieces | None = None) -> Iterator[Pieces]:
     ...     first == new_result((64, 64), torch.float32).data_ptr()
     True
     """
-    global _pieces
-    before, _pieces = _pieces, {} if pieces is None else pieces
+    _reused.append({} if pieces is None else pieces)
     try:
-        yield _pieces
+        yield _reused[-1]
     finally:
-        _pieces = before
+        _reused.pop()
