@@ -101,17 +101,23 @@ def speed(found: Mapping[str, Any]) -> str:
 
 
 def operator_table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """One row an operator: its time at float32, over a copy, and what bfloat16 takes of that."""
+    """One row an operator: its time at float32, over a copy, and what bfloat16 takes of that.
+
+    Beside it, over the copy, a call that has to be given new memory for its result.
+    """
     pairs: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         if row["group"] == "operators":
-            name, _, dtype = row["name"].rpartition(", ")
-            pairs.setdefault(name, {})[dtype] = row
-    head = ["operator", "float32", "measured", "target", "bfloat16"]
+            name, *kind = row["name"].split(", ")
+            pairs.setdefault(name, {})[", ".join(kind)] = row
+    head = ["operator", "float32", "measured", "target", "with a new result", "bfloat16"]
     return table(
         head,
         (
-            [f"`{name}`", *other_row(pair["float32"])[1:], measured(pair.get("bfloat16"))]
+            [
+                *(f"`{name}`", *other_row(pair["float32"])[1:]),
+                *(measured(pair.get(kind)) for kind in ("new result, float32", "bfloat16")),
+            ]
             for name, pair in pairs.items()
         ),
     )

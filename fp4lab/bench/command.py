@@ -19,6 +19,8 @@ from fp4lab.errors import InputError
 FILE = "bench.json"
 #: the shapes that follow from the size consist of whole blocks for its multiples
 SIZE_STEP = 128
+#: exit status, as `fp4lab --help` lists it
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,10 @@ class BenchArguments:
 
 
 def bench(given: BenchArguments) -> int:
-    """Measure, print the tables and write the files; always 0, for no time is an error."""
+    """Measure, print the tables and write the files, also where the user ends it by Ctrl-C.
+
+    Returns 130 in that case, else 0, for no time is an error.
+    """
     setting = checked(given)
     gpu = setting.device.type == "cuda"
     others, missing = peer_rows.rows() if given.peers else ([], {})
@@ -65,7 +70,7 @@ def bench(given: BenchArguments) -> int:
         print(f"measurements: {findings.save(path)}")
     if given.out and (figure := roofline.save(findings, given.out)):
         print(f"roofline: {figure}")
-    return 0
+    return INTERRUPTED if findings.stopped else 0
 
 
 def checked(given: BenchArguments) -> Setting:

@@ -12,14 +12,17 @@ from typing import Any
 import torch
 
 import fp4lab
-from fp4lab import formats
 from fp4lab.bench.rows import Setting
-from fp4lab.errors import InputError
-from fp4lab.kernels.native import wants_native
+from fp4lab.kernels import backends
+from fp4lab.kernels.native import library
 
 
 def describe(setting: Setting) -> dict[str, Any]:
-    """What a reader needs to judge the numbers, as JSON."""
+    """What a reader needs to judge the numbers, as JSON.
+
+    Raises:
+        InputError: the backend that is forced cannot be had.
+    """
     on_gpu = setting.device.type == "cuda"
     return {
         "cpu": cpu_name(),
@@ -35,7 +38,7 @@ def describe(setting: Setting) -> dict[str, Any]:
         "fp4lab": fp4lab.__version__,
         "python": platform.python_version(),
         "system": f"{sys.platform} {platform.machine()}",
-        "backend": backend_in_force(),
+        **backend_in_force(setting.device),
         "date": time.strftime("%Y-%m-%d"),
     }
 
@@ -50,16 +53,24 @@ def cpu_name() -> str:
     return next(iter(names), platform.processor() or platform.machine())
 
 
-def backend_in_force() -> str:
-    """ "native", or "reference" with the reason if it was not asked for."""
-    if not wants_native():
-        return "reference"
-    try:
-        with fp4lab.backend("native"):
-            fp4lab.fake_quantize(torch.zeros(16, 16), formats.NVFP4)
-    except InputError as error:
-        return f"reference ({error})"
-    return "native"
+def backend_in_force(device: torch.device) -> dict[str, Any]:
+    """Who computes, the instruction sets that C has here and uses, and why C does not compute.
+
+    Raises:
+        InputError: the backend that is forced cannot be had.
+    """
+    name, there = backends.chosen(device), library.instruction_sets()
+    used, reason = None, ""
+    if name == "native":
+        used = backends.forced().partition("-")[2] or there[-1]
+    elif device.type == "cpu" and not backends.forced():
+        reason = library.load()[1]
+    return {
+        "backend": name,
+        "instruction_sets": list(there),
+        "instruction_set": used,
+        "backend_reason": reason,
+    }
 
 
 def load_average() -> list[float] | None:

@@ -1,7 +1,10 @@
 """The rows of the numeric operators: each at float32 against a copy, and at bfloat16.
 
-The copy is `y.copy_(x)` of the same matrix in the same run. On a GPU the value is the share of the
-copy's bandwidth, counting every byte that must be read and written once.
+The copy is `y.copy_(x)` of the same matrix in the same run. It writes into memory that is there, so
+the C operators do, too (`results_reused`): what the system takes to give out new memory, page by
+page, can be longer than the operator and is no property of it. A line beside tells the time of a
+call whose result is new. On a GPU the value is the share of the copy's bandwidth, counting every
+byte that must be read and written once.
 """
 
 from __future__ import annotations
@@ -19,8 +22,12 @@ from fp4lab.bench.measure import Run
 from fp4lab.bench.results import Target
 from fp4lab.bench.rows import Claim, Job, Row, Setting
 from fp4lab.formats import ELEMENTS, BlockFormat, ElementType, Hadamard, Rounding, Selection
+from fp4lab.kernels import backends, ops
+from fp4lab.kernels.native.structures import Pieces, results_reused
 
 GROUP = "operators"
+#: in the name of the line of a call that allocates what it returns
+NEW_RESULT = "new result"
 GPU_SHARE = Target(0.85, "at least")
 OVER_FLOAT32 = Target(1.4)
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -34,8 +41,7 @@ class Operator:
 
     name: str
     make: Make
-    limit: float
-    needs: str = ""
+    limit: float | None = None
 
 
 def fake_quantizing(fmt: BlockFormat, rounding: Rounding = Rounding.NEAREST) -> Make:
@@ -62,12 +68,22 @@ def _casting(element: ElementType) -> Make:
     return lambda x: (lambda: fp4lab.cast(x, element), x.nbytes)
 
 
+def _operand_of_columns(x: Tensor) -> tuple[Run, int]:
+    """What the columns give to a product, in x's dtype: transformed, rounded to nearest."""
+    noise = (0, None, 0, None, 0, None)
+    how = (True, _TRANSFORM.size, _TRANSFORM.vector, *noise, x.dtype, False)
+    return lambda: ops.operand(x, formats.NVFP4.ints, *how), x.nbytes
+
+
 def _both_orientations(x: Tensor) -> tuple[Run, int]:
-    both = getattr(fp4lab, "quantize_both", None)
-    assert both is not None
-    noise = fp4lab.noise_state(0).to(x.device)
-    how = {"rounding": Rounding.STOCHASTIC_8, "noise": noise, "hadamard": _TRANSFORM}
-    return lambda: both(x, formats.NVFP4, **how), x.nbytes
+    """What a training step makes of a gradient: rows, and columns with Hadamard, both rounded
+    stochastically, as operands in x's dtype.
+    """
+    fmt, noise = formats.NVFP4.ints, fp4lab.noise_state(0).to(x.device)
+    signs: list[int] = []
+    rows, columns = (fmt, 1, signs, 8, 1), (fmt, _TRANSFORM.size, _TRANSFORM.vector, 8, 2)
+    how = (*rows, *columns, noise, None, 0, None, None, x.dtype, False)
+    return lambda: ops.operand_pair(x, *how), x.nbytes
 
 
 _TRANSFORM = Hadamard(16, formats.NVFP4_SIGNS)
@@ -87,12 +103,12 @@ OPERATORS = (
     ),
     Operator("quantize nvfp4", quantizing(formats.NVFP4), 2.1),
     Operator("quantize nvfp4_16x16", quantizing(formats.NVFP4_16X16), 2.1),
+    Operator("operand nvfp4 columns hadamard16", _operand_of_columns, 3.2),
     Operator(
         "quantize nvfp4 columns hadamard16",
         quantizing(formats.NVFP4, axis=-2, hadamard=_TRANSFORM),
-        3.2,
     ),
-    Operator("quantize nvfp4 both orientations", _both_orientations, 6.0, "quantize_both"),
+    Operator("operands nvfp4 both orientations", _both_orientations, 6.0),
     Operator("dequantize nvfp4", _dequantizing, 0.9),
     *(Operator(f"cast {element.name}", _casting(element), 1.2) for element in _CASTS),
     *(
@@ -111,11 +127,9 @@ def rows(*, gpu: bool = False) -> list[Row]:
     """The copy, then every operator."""
     found = [Row(group=GROUP, name="copy", job=_copy_job, sized=False)]
     for operator in OPERATORS:
-        target = GPU_SHARE if gpu else Target(operator.limit)
-        job = _Job(operator)
-        found.append(
-            Row(group=GROUP, name=operator.name, job=job, target=target, needs=operator.needs)
-        )
+        limit = None if operator.limit is None else Target(operator.limit)
+        target = GPU_SHARE if gpu else limit
+        found.append(Row(group=GROUP, name=operator.name, job=_Job(operator), target=target))
     return found
 
 
@@ -124,6 +138,17 @@ def bytes_of(result: object) -> int:
     if isinstance(result, (tuple, list)):
         return sum(map(bytes_of, result))
     return int(getattr(result, "nbytes", 0))
+
+
+def in_place(run: Run) -> Run:
+    """The same call, writing its results where those of its last call were."""
+    pieces: Pieces = {}
+
+    def call() -> object:
+        with results_reused(pieces):
+            return run()
+
+    return call
 
 
 def copying(x: Tensor) -> Run:
@@ -143,7 +168,7 @@ def _copy_job(setting: Setting, row: Row) -> Job:
 
 @dataclass(frozen=True)
 class _Job:
-    """Sets an operator up for both dtypes."""
+    """Sets an operator up for both dtypes, and for float32 with a new result."""
 
     operator: Operator
 
@@ -154,9 +179,14 @@ class _Job:
             x = setting.matrix(setting.size, setting.size, dtype=dtype)
             copy, moved = f"copy {name}", 2 * x.nbytes
             runs[copy] = copying(x)
-            runs[name], reads = self.operator.make(x)
-            total = reads + bytes_of(runs[name]())
+            run, reads = self.operator.make(x)
+            runs[name] = in_place(run)
+            total = reads + bytes_of(run())
             claims.append(_claim(row, name, moved=total, copy=(copy, moved), device=x.device))
+            if dtype == torch.float32 and backends.chosen(x.device) == "native":
+                runs[NEW_RESULT] = run
+                words = f"{row.name}, {NEW_RESULT}, {name}"
+                claims.append(Claim(name=words, of=NEW_RESULT, to=copy, against="copy"))
         return Job(runs=runs, claims=claims)
 
 

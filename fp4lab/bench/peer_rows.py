@@ -1,8 +1,9 @@
 """The rows that hold other packages against this one.
 
 All do the same work on the same tensors in the same run: eagerly or through `torch.compile`,
-whichever is faster on a trial. What their results stand for is compared with ours, since a faster
-answer to another question is none. What fails is a line with its reason, and ends nothing.
+whichever is faster on a trial, and each call, ours too, has a new result. What the results stand
+for is compared with ours, since a faster answer to another question is none. What fails is a line
+with its reason, and ends nothing.
 """
 
 from __future__ import annotations

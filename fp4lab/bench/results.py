@@ -99,6 +99,8 @@ class Findings:
     lines: tuple[Line, ...]
     missing: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Packages that could not be measured, and why."""
+    stopped: str = ""
+    """The row at which the user stopped it; neither it nor those after it were measured."""
 
     def to_json(self) -> str:
         """The findings, and whether each target was met, as JSON."""
@@ -108,6 +110,7 @@ class Findings:
             "settings": dict(self.settings),
             "rows": [{**dataclasses.asdict(line), "met": line.met} for line in self.lines],
             "missing": dict(self.missing),
+            "stopped": self.stopped,
         }
         return json.dumps(plain, indent=1, allow_nan=False) + "\n"
 
@@ -136,6 +139,7 @@ class Findings:
             settings=plain["settings"],
             lines=lines,
             missing=plain["missing"],
+            stopped=plain.get("stopped", ""),
         )
 
 

@@ -1,4 +1,8 @@
-"""Measure rows, one after another."""
+"""Measure rows, one after another.
+
+A row that fails is a line that says so. An interrupt ends the measuring and loses nothing that was
+measured before.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from fp4lab.bench.measure import (
     stopwatch_for,
     threads_set,
 )
+from fp4lab.bench.peers import one_line
 from fp4lab.bench.results import Findings, Line
 from fp4lab.bench.rows import STATED_SIZE, Claim, LeftOutError, Row, Setting
 
@@ -40,24 +45,41 @@ def measure_rows(
     """
     facts = machine.describe(setting)
     lines: list[Line] = []
-    with threads_set(setting.threads):
-        for index, row in enumerate(rows):
-            on_row(index, row.name)
-            lines += measure_row(row, setting)
-            # the matrices of a row are gone before those of the next are made
-            gc.collect()
+    stopped = ""
+    try:
+        with threads_set(setting.threads):
+            for index, row in enumerate(rows):
+                stopped = row.name
+                on_row(index, row.name)
+                lines += measure_row(row, setting)
+                # the matrices of a row are gone before those of the next are made
+                gc.collect()
+        stopped = ""
+    except KeyboardInterrupt:
+        pass
     return Findings(
-        machine=facts, settings=_settings(setting), lines=tuple(lines), missing=missing or {}
+        machine=facts,
+        settings=_settings(setting),
+        lines=tuple(lines),
+        missing=missing or {},
+        stopped=stopped,
     )
 
 
 def measure_row(row: Row, setting: Setting, *, stopwatch: Stopwatch | None = None) -> list[Line]:
-    """The lines of a row; one that says why where it cannot be measured."""
-    judged = (setting.size == STATED_SIZE or not row.sized) and setting.threads == 1
+    """The lines of a row; one that says why where it cannot be measured or fails."""
     try:
-        job = row.prepare(setting)
-    except LeftOutError as reason:
-        return [Line(group=row.group, name=row.name, target=row.target, left_out=str(reason))]
+        return _measured(row, setting, stopwatch)
+    except LeftOutError as error:
+        reason = str(error)
+    except Exception as error:  # a row that fails must not lose the others
+        reason = one_line(error)
+    return [Line(group=row.group, name=row.name, target=row.target, left_out=reason)]
+
+
+def _measured(row: Row, setting: Setting, stopwatch: Stopwatch | None) -> list[Line]:
+    judged = (setting.size == STATED_SIZE or not row.sized) and setting.threads == 1
+    job = row.prepare(setting)
     lines = [dataclasses.replace(line, judged=judged) for line in job.lines]
     if not job.runs:
         return lines

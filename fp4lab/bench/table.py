@@ -44,12 +44,19 @@ def header(findings: Findings) -> list[str]:
     load = at["load_average"]
     return [
         f"{at['gpu'] or at['cpu']}: {instructions(at)}",
-        f"fp4lab {at['fp4lab']} ({at['backend']}), torch {at['torch']}, {at['system']}, "
-        f"{at['date']}",
+        f"fp4lab {at['fp4lab']} ({backend(at)}), torch {at['torch']}, {at['system']}, {at['date']}",
         f"{how['clock']}, threads {at['threads']} of {at['cores']} cores, load average "
         f"{'unknown' if load is None else load[0]}; {how['size']}x{how['size']}, median and "
         f"quartiles of {how['rounds']} rounds",
     ]
+
+
+def backend(at: Mapping[str, Any]) -> str:
+    """Who computed, and with which of the instruction sets that it has."""
+    if at["instruction_set"]:
+        sets = ", ".join(at["instruction_sets"])
+        return f"{at['backend']}: {at['instruction_set']} of {sets}"
+    return ": ".join(part for part in (at["backend"], at["backend_reason"]) if part)
 
 
 def instructions(at: Mapping[str, Any]) -> str:
@@ -75,7 +82,8 @@ def footer(findings: Findings) -> list[str]:
         else []
     )
     absent = [f"not compared: {name}: {why}" for name, why in findings.missing.items()]
-    return [counted, *size, *left, *absent]
+    stopped = [f"interrupted at {findings.stopped!r}"] if findings.stopped else []
+    return [counted, *size, *left, *absent, *stopped]
 
 
 def groups(findings: Findings) -> list[str]:

@@ -20,6 +20,9 @@ MACHINE = {
     "python": "3.11.2",
     "system": "linux x86_64",
     "backend": "native",
+    "instruction_sets": ["v2", "v3", "v4"],
+    "instruction_set": "v3",
+    "backend_reason": "",
     "date": "2026-01-02",
 }
 SETTINGS = {"size": 4096, "rounds": 5, "device": "cpu", "clock": "CPU time"}

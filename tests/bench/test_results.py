@@ -31,7 +31,7 @@ def test_a_line_knows_its_verdict_and_its_rates() -> None:
 def test_the_json_has_one_schema_and_comes_back(tmp_path: Path) -> None:
     path = findings().save(tmp_path / "new" / "bench.json")
     plain = json.loads(path.read_text())
-    assert set(plain) == {"schema", "machine", "settings", "rows", "missing"}
+    assert set(plain) == {"schema", "machine", "settings", "rows", "missing", "stopped"}
     assert plain["schema"] == SCHEMA
     assert plain["rows"][1] == {
         "group": "operators",
@@ -50,6 +50,8 @@ def test_the_json_has_one_schema_and_comes_back(tmp_path: Path) -> None:
         "met": False,
     }
     assert Findings.load(path) == findings()
+    half = replace(findings(), stopped="gpt step")
+    assert Findings.load(half.save(path)) == half
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no JSON", '{"schema": 0}'])

@@ -14,6 +14,8 @@ from fp4lab import formats
 from fp4lab.bench import limits, operators, products, run
 from fp4lab.bench.rows import Claim, Job, LeftOutError, Row, Setting, pick
 from fp4lab.errors import InputError
+from fp4lab.kernels import ops
+from fp4lab.kernels.native import library
 
 SMALL = Setting(size=128)
 ROWS = {row.name: row for row in run.all_rows()}
@@ -31,6 +33,7 @@ def test_a_row_gives_lines_with_the_targets(name: str) -> None:
     row = ROWS[name]
     lines = run.measure_row(row, SMALL, stopwatch=stopwatch)
     assert lines
+    assert all(line.left_out == "" for line in lines)
     assert all(line.group == row.group for line in lines)
     assert all(line.name.startswith(name) for line in lines)
     assert lines[0].target == row.target
@@ -42,14 +45,16 @@ def test_every_line_of_the_two_tables_has_its_target() -> None:
     assert limits_of["fake-quantize nvfp4"] == limits_of["fake-quantize nvfp4_16x16"] == "at most 2"
     assert limits_of["fake-quantize nvfp4 stochastic8"] == "at most 2.7"
     assert limits_of["quantize nvfp4_16x16"] == "at most 2.1"
-    assert limits_of["quantize nvfp4 columns hadamard16"] == "at most 3.2"
-    assert limits_of["quantize nvfp4 both orientations"] == "at most 6"
+    assert limits_of["operand nvfp4 columns hadamard16"] == "at most 3.2"
+    assert limits_of["operands nvfp4 both orientations"] == "at most 6"
     assert limits_of["dequantize nvfp4"] == "at most 0.9"
     casts = {"cast e4m3", "cast e5m2", "cast e2m3", "cast e3m2"}
     assert {limits_of[name] for name in casts} == {"at most 1.2"}
     assert {name for name in ROWS if name.startswith("cast")} == casts
     assert limits_of["fake-quantize nvfp4_4over6_mse"] == "at most 5"
     assert limits_of["linear forward"] == "at most 1.1"
+    assert limits_of["gpt step float32 model"] == "at most 1.35"
+    assert "gpt step bfloat16 autocast" not in limits_of
     assert limits_of["packed matvec int8"] == "at least 6"
     assert limits_of["call of fake-quantize nvfp4"] == "at most 25"
 
@@ -59,15 +64,35 @@ def values(operator: operators.Operator, x: Tensor) -> Tensor:
     return made.dequantize() if isinstance(made, fp4lab.QuantizedTensor) else made
 
 
+def check_operands(operator: operators.Operator, x: Tensor) -> None:
+    """The operands are those of the codes that `quantize` gives."""
+    both = "both" in operator.name
+    rounding = formats.Rounding.STOCHASTIC_8 if both else formats.Rounding.NEAREST
+    how: dict[str, Any] = {"rounding": rounding, "noise": fp4lab.noise_state(0) if both else None}
+    transform = formats.Hadamard(16, formats.NVFP4_SIGNS)
+    columns = fp4lab.quantize(x, formats.NVFP4, axis=-2, hadamard=transform, stream=2 * both, **how)
+    wanted = [(columns, True)]
+    if both:
+        wanted.insert(0, (fp4lab.quantize(x, formats.NVFP4, stream=1, **how), False))
+    made: Any = operator.make(x)[0]()
+    for (q, transposed), values, epilogue in zip(wanted, made[::2], made[1::2], strict=True):
+        stored = (q.codes, q.scales, q.amax)
+        expected = ops.stored_operand(*stored, formats.NVFP4.ints, 128, x.dtype)
+        assert torch.equal(values, expected[0])
+        assert torch.equal(epilogue, expected[1])
+        assert (values.stride(0) == 1) is transposed
+
+
 @pytest.mark.parametrize("operator", operators.OPERATORS, ids=lambda o: o.name)
 @pytest.mark.parametrize("dtype", list(operators.NAMES))
 def test_an_operator_row_does_what_its_name_says(
     operator: operators.Operator, dtype: torch.dtype
 ) -> None:
-    if operator.needs:
-        pytest.skip(f"there is no fp4lab.{operator.needs} yet")
     x = SMALL.matrix(128, 128, dtype=dtype)
     words = operator.name.split()
+    if words[0].startswith("operand"):
+        check_operands(operator, x)
+        return
     y = values(operator, x)
     if words[0] == "cast":
         assert torch.equal(y, fp4lab.cast(x, formats.get_element(words[1])))
@@ -93,9 +118,48 @@ def test_an_operator_row_does_what_its_name_says(
 def test_the_bytes_of_a_row_are_those_read_and_written() -> None:
     lines = run.measure_row(ROWS["quantize nvfp4"], SMALL, stopwatch=stopwatch)
     packed = 128 * 128 // 2 + 128 * 8 + 4
+    new = [line for line in lines if "new result" in line.name]
+    lines = [line for line in lines if line not in new]
     assert [line.moved for line in lines] == [128 * 128 * 4 + packed, 128 * 128 * 2 + packed]
     assert [line.roof for line in lines] == [128 * 128 * 8, 128 * 128 * 4]
     assert [line.against for line in lines] == ["copy", "float32 time"]
+    assert all(line.target is None and line.roof is None for line in new)
+
+
+@pytest.mark.skipif(not library.instruction_sets(), reason="there is no C library here")
+def test_an_operator_is_timed_into_memory_that_is_there_and_with_a_new_result() -> None:
+    row = ROWS["cast e4m3"]
+    job = row.prepare(SMALL)
+    assert set(job.runs) == {"copy float32", "float32", "new result", "copy bfloat16", "bfloat16"}
+
+    def place(name: str) -> int:
+        result = job.runs[name]()
+        assert isinstance(result, Tensor)
+        return result.data_ptr()
+
+    assert len({place("float32") for _ in range(3)}) == 1
+    assert place("new result") != place("float32")
+    words = [(claim.name, claim.target) for claim in job.claims]
+    assert words[1] == ("cast e4m3, new result, float32", None)
+    with fp4lab.backend("reference"):
+        assert "new result" not in row.prepare(SMALL).runs
+
+
+def test_a_row_that_fails_is_a_line_and_the_others_go_on() -> None:
+    def fail(*_: object) -> Job:
+        raise ZeroDivisionError("by nought")
+
+    def fail_later(*_: object) -> Job:
+        return Job(runs={"a": fail}, claims=[Claim(name="n", of="a")])
+
+    broken = [
+        Row(group="limits", name=name, job=job, target=None)
+        for name, job in (("sets up", fail), ("runs", fail_later))
+    ]
+    last = ROWS["call of fake-quantize nvfp4"]
+    found = run.measure_rows([*broken, last], SMALL)
+    assert [line.left_out for line in found.lines] == 2 * ["ZeroDivisionError: by nought"] + [""]
+    assert found.stopped == ""
 
 
 def test_a_copy_copies() -> None:
@@ -134,14 +198,21 @@ def test_a_layer_row_multiplies_the_same_tensors(backward: bool) -> None:
     assert claim.flops == 2 * 64 * 128 * 128 * (3 if backward else 1)
 
 
-def test_an_update_trains_all_three_models() -> None:
+@pytest.mark.parametrize("autocast", [False, True])
+def test_an_update_trains_the_model(autocast: bool) -> None:
     shape = products._gpt_shape(4096)
     assert shape == products.get_preset("gpt-small")
     model = products._gpt(products._gpt_shape(128), "nvfp4")
     before = [p.clone() for p in model.parameters()]
     tokens = torch.randint(256, (1, 17), generator=torch.Generator().manual_seed(0))
-    products._update(model, tokens, SMALL)()
+    products._update(model, tokens, autocast=autocast)()
     assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_autocast_is_left_out_where_it_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Setting, "matmul_dtype", torch.float32)
+    (line,) = run.measure_row(ROWS["gpt step bfloat16 autocast"], SMALL, stopwatch=stopwatch)
+    assert line.left_out == "this CPU has no bfloat16 instructions"
 
 
 def test_what_is_missing_is_left_out_with_its_name() -> None:
@@ -153,18 +224,15 @@ def test_what_is_missing_is_left_out_with_its_name() -> None:
 
 def test_rows_of_functions_to_come_call_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def packed_linear(x: Tensor, q: fp4lab.QuantizedTensor, *, activations: str) -> Tensor:
-        assert activations in ("bf16", "int8")
+        assert activations in ("same", "int8")
         return x @ q.dequantize(x.dtype).t()
 
-    def grouped_matmul(a: Any, b: Any, counts: list[int]) -> Tensor:
+    def grouped_scaled_matmul(a: Any, b: Any, counts: list[int]) -> Tensor:
         assert a.shape[0] == sum(counts)
         assert len(b) == len(counts)
         return torch.zeros(1)
 
-    def quantize_both(x: Tensor, fmt: formats.BlockFormat, **how: Any) -> Any:
-        return [fp4lab.quantize(x, fmt), fp4lab.quantize(x, fmt, axis=-2, **how)]
-
-    for function in (packed_linear, grouped_matmul, quantize_both):
+    for function in (packed_linear, grouped_scaled_matmul):
         monkeypatch.setattr(fp4lab, function.__name__, function, raising=False)
     for name in set(ROWS) - set(READY):
         for line in run.measure_row(ROWS[name], SMALL, stopwatch=stopwatch):
@@ -235,8 +303,8 @@ def test_threads_are_put_back_after_the_rows() -> None:
 @pytest.mark.parametrize(
     ("patterns", "names"),
     [
-        ("gpt", ["gpt step"]),
-        ("cast e4m3, gpt*", ["cast e4m3", "gpt step"]),
+        ("gpt", ["gpt step float32 model", "gpt step bfloat16 autocast"]),
+        ("cast e4m3, gpt*", ["cast e4m3", "gpt step float32 model"]),
         ("*e?m3", ["cast e2m3", "cast e4m3", "fake-quantize mxfp8_e4m3"]),
     ],
 )
@@ -251,7 +319,7 @@ def test_patterns_pick_rows(patterns: str, names: list[str]) -> None:
     [
         ("hadamard61", r"ops='hadamard61' picks no row; did you mean 'hadamard16'\?"),
         ("gpt,linaer", r"ops='linaer' picks no row; did you mean 'linear'"),
-        ("", "ops=.. picks no row; words are bf16, both, call, cast, "),
+        ("", "ops=.. picks no row; words are autocast, bf16, bfloat16, both, call, cast, "),
     ],
 )
 def test_a_pattern_without_rows_is_an_error(patterns: str, message: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from fp4lab.bench import roofline, table
-from tests.bench.bench_fakes import LINES, findings
+from tests.bench.bench_fakes import LINES, MACHINE, findings
 
 
 def test_everything_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,7 +17,7 @@ def test_everything_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for words in (
         "Some CPU: AVX512, AVX512-BF16",
-        "fp4lab 0.1.0 (native), torch 2.13.0",
+        "fp4lab 0.1.0 (native: v3 of v2, v3, v4), torch 2.13.0",
         "CPU time, threads 1 of 2 cores, load average 0.5; 4096x4096, median and quartiles of 5",
         "2 of 3 targets met",
         "left out: matvec: not there",
@@ -31,6 +31,13 @@ def test_everything_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "200 GFLOP/s" in rows["linear forward"]
     assert "20 us" in rows["call of fake-quantize"]
     assert "matvec" not in rows
+
+
+def test_why_c_did_not_compute_and_where_it_ended_are_told() -> None:
+    other = {"backend": "torch", "instruction_set": None, "backend_reason": "no compiler"}
+    assert table.backend({**MACHINE, **other}) == "torch: no compiler"
+    assert table.backend({**MACHINE, **other, "backend_reason": ""}) == "torch"
+    assert table.footer(replace(findings(), stopped="gpt step"))[-1] == "interrupted at 'gpt step'"
 
 
 def test_columns_without_content_are_left_out() -> None:

@@ -60,6 +60,7 @@ SPEED = {
                 (1.4, "at most"),
                 True,
             ),
+            ("operators", "cast, new result, float32", 0.03, 6.0, "x", "copy", None, None),
             ("limits", "memory", None, 0.5, "MiB", "beyond the output", (1, "at most"), True),
             ("products", "matvec", None, None, "x", "", (3.5, "at least"), None),
         )
@@ -125,7 +126,7 @@ def test_speeds_are_what_was_measured(
     section = (folder / "README.md").read_text().split(tool.SPEED[0])[1].split(tool.SPEED[1])[0]
     assert "Some CPU (AVX2, without bfloat16 instructions), CPU time, 1 thread, torch" in section
     assert "medians of 5 rounds at 4096x4096. 2 of 3 targets met." in section
-    assert "| `cast` | 10 ms | **2x copy** | at most 1.2 | 1.1x float32 time |" in section
+    assert "| `cast` | 10 ms | **2x copy** | at most 1.2 | 6x copy | 1.1x float32 time |" in section
     assert "| `memory` | - | 0.5 MiB beyond the output | at most 1 |" in section
     assert "`copy`" not in section
     assert "matvec" not in section
