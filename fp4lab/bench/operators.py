@@ -118,6 +118,8 @@ OPERATORS = (
             *(formats.FP8_1X128_E4M3, formats.FP8_128X128_E4M3),
         )
     ),
+    # what the recipe that others are held against does to every operand
+    Operator("fake-quantize bf16", fake_quantizing(formats.BF16)),
     Operator("fake-quantize nvfp4_4over6_mae", fake_quantizing(formats.NVFP4_4OVER6), 5.0),
     Operator("fake-quantize nvfp4_4over6_mse", fake_quantizing(_MSE), 5.0),
 )

@@ -48,7 +48,7 @@ def rows(*, gpu: bool = False) -> list[Row]:
         Row(group=GROUP, name="linear forward+backward", job=both, target=Target(1.2)),
         Row(group=GROUP, name="small linear forward+backward", job=small, target=Target(1.6)),
         Row(group=GROUP, name="gpt step float32 model", job=_gpt_job, target=Target(1.35)),
-        Row(group=GROUP, name="gpt step bfloat16 autocast", job=autocast),
+        Row(group=GROUP, name="gpt step bfloat16", job=autocast),
         *(
             Row(
                 group=GROUP,
@@ -141,6 +141,7 @@ def _gpt_job(setting: Setting, row: Row, *, autocast: bool = False) -> Job:
         target=row.target,
         flops=models["torch"].flops_per_token(length) * length,
         roof=("torch", 0),
+        note="a float32 model under autocast" if autocast else "",
     )
     plain = replace(claim, name=f"{claim.name}, to plain torch", to="torch", against="torch")
     plain = replace(plain, target=None, roof=None)

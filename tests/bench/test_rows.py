@@ -54,7 +54,7 @@ def test_every_line_of_the_two_tables_has_its_target() -> None:
     assert limits_of["fake-quantize nvfp4_4over6_mse"] == "at most 5"
     assert limits_of["linear forward"] == "at most 1.1"
     assert limits_of["gpt step float32 model"] == "at most 1.35"
-    assert "gpt step bfloat16 autocast" not in limits_of
+    assert "gpt step bfloat16" not in limits_of
     assert limits_of["packed matvec int8"] == "at least 6"
     assert limits_of["call of fake-quantize nvfp4"] == "at most 25"
 
@@ -211,7 +211,7 @@ def test_an_update_trains_the_model(autocast: bool) -> None:
 
 def test_autocast_is_left_out_where_it_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Setting, "matmul_dtype", torch.float32)
-    (line,) = run.measure_row(ROWS["gpt step bfloat16 autocast"], SMALL, stopwatch=stopwatch)
+    (line,) = run.measure_row(ROWS["gpt step bfloat16"], SMALL, stopwatch=stopwatch)
     assert line.left_out == "this CPU has no bfloat16 instructions"
 
 
@@ -303,7 +303,7 @@ def test_threads_are_put_back_after_the_rows() -> None:
 @pytest.mark.parametrize(
     ("patterns", "names"),
     [
-        ("gpt", ["gpt step float32 model", "gpt step bfloat16 autocast"]),
+        ("gpt", ["gpt step float32 model", "gpt step bfloat16"]),
         ("cast e4m3, gpt*", ["cast e4m3", "gpt step float32 model"]),
         ("*e?m3", ["cast e2m3", "cast e4m3", "fake-quantize mxfp8_e4m3"]),
     ],
@@ -319,7 +319,7 @@ def test_patterns_pick_rows(patterns: str, names: list[str]) -> None:
     [
         ("hadamard61", r"ops='hadamard61' picks no row; did you mean 'hadamard16'\?"),
         ("gpt,linaer", r"ops='linaer' picks no row; did you mean 'linear'"),
-        ("", "ops=.. picks no row; words are autocast, bf16, bfloat16, both, call, cast, "),
+        ("", "ops=.. picks no row; words are bf16, bfloat16, both, call, cast, "),
     ],
 )
 def test_a_pattern_without_rows_is_an_error(patterns: str, message: str) -> None:
