@@ -76,8 +76,9 @@ class Peer:
                 importlib.import_module(self.module)
                 return self.works(), ""
         except ModuleNotFoundError as error:
-            top = self.module.partition(".")[0]
-            if error.name is not None and error.name.partition(".")[0] == top:
+            if error.name is None:
+                return (), one_line(error)
+            if error.name.partition(".")[0] == self.module.partition(".")[0]:
                 return (), f"not installed; {self.install}"
             return (), f"its import needs {error.name}; pip install {error.name}"
         except Exception as error:  # whatever another package raises must not end our run

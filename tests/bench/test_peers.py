@@ -136,11 +136,16 @@ def broken_import() -> Sequence[Work]:
     raise ImportError("needs CUDA\nlibcuda.so")
 
 
+def nameless_import() -> Sequence[Work]:
+    raise ModuleNotFoundError("no part of it")
+
+
 @pytest.mark.parametrize(
     ("module", "works", "reason"),
     [
         ("absent_package.part", list, "not installed; pip install it"),
         ("stand_in", broken_import, "ImportError: needs CUDA"),
+        ("stand_in", nameless_import, "ModuleNotFoundError: no part of it"),
     ],
 )
 def test_why_a_package_is_not_measured(
