@@ -32,6 +32,7 @@ from fp4lab.formats import BlockFormat, ElementType, Overflow, Ties
 from fp4lab.kernels.backends import with_denormals
 from fp4lab.kernels.hadamard import dispatch as hadamard_dispatch
 from fp4lab.kernels.matmul import dispatch as matmul_dispatch
+from fp4lab.kernels.matmul import packed
 from fp4lab.kernels.minifloat import dispatch as minifloat
 from fp4lab.kernels.philox import dispatch as philox
 from fp4lab.kernels.quantize import dispatch, stored
@@ -67,6 +68,14 @@ _library.define(
     "int column_offset) -> Tensor"
 )
 _library.define("matmul(Tensor a, Tensor b, Tensor? alpha, ScalarType dtype) -> Tensor")
+_library.define(
+    "grouped_matmul(Tensor a, Tensor b, Tensor? alpha, Tensor row_counts, ScalarType dtype)"
+    " -> Tensor"
+)
+_library.define(
+    "packed_matmul(Tensor x, Tensor codes, Tensor scales, Tensor amax, int[] format, bool int8)"
+    " -> Tensor"
+)
 
 
 @lru_cache(maxsize=256)
@@ -225,6 +234,21 @@ def _matmul_impl(a: Tensor, b: Tensor, alpha: Tensor | None, dtype: torch.dtype)
     return matmul_dispatch.scaled_matmul(a, b, alpha, dtype)
 
 
+@torch.library.impl(_library, "grouped_matmul", "CompositeExplicitAutograd")
+def _grouped_matmul_impl(
+    a: Tensor, b: Tensor, alpha: Tensor | None, row_counts: Tensor, dtype: torch.dtype
+) -> Tensor:
+    with torch.autocast(a.device.type, enabled=False):
+        return matmul_dispatch.grouped_matmul(a, b, alpha, row_counts, dtype)
+
+
+@_implements("packed_matmul")
+def _packed_matmul_impl(
+    x: Tensor, codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], int8: bool
+) -> Tensor:
+    return packed.packed_matmul(x, codes, scales, amax, _parse(tuple(format)), int8)
+
+
 def _shape(x: Tensor, transposed: bool) -> tuple[int, int]:
     return (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
 
@@ -314,6 +338,18 @@ def _matmul_fake(a: Tensor, b: Tensor, alpha: Tensor | None, dtype: torch.dtype)
     return a.new_empty((a.shape[0], b.shape[0]), dtype=dtype)
 
 
+@torch.library.register_fake("fp4lab::grouped_matmul", lib=_library)
+def _grouped_matmul_fake(
+    a: Tensor, b: Tensor, alpha: Tensor | None, row_counts: Tensor, dtype: torch.dtype
+) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
+
+
+@torch.library.register_fake("fp4lab::packed_matmul", lib=_library)
+def _packed_matmul_fake(x: Tensor, codes: Tensor, *_: object) -> Tensor:
+    return x.new_empty((x.shape[0], codes.shape[0]), dtype=torch.float32)
+
+
 quantize = torch.ops.fp4lab.quantize.default
 fake_quantize = torch.ops.fp4lab.fake_quantize.default
 operand = torch.ops.fp4lab.operand.default
@@ -325,3 +361,5 @@ cast = torch.ops.fp4lab.cast.default
 hadamard = torch.ops.fp4lab.hadamard.default
 random_bits = torch.ops.fp4lab.random_bits.default
 matmul = torch.ops.fp4lab.matmul.default
+grouped_matmul = torch.ops.fp4lab.grouped_matmul.default
+packed_matmul = torch.ops.fp4lab.packed_matmul.default

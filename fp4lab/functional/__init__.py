@@ -13,8 +13,8 @@ from fp4lab.functional.operations import (
     fake_quantize,
     noise_state,
     quantize,
-    scaled_matmul,
 )
+from fp4lab.functional.products import grouped_scaled_matmul, packed_linear, scaled_matmul
 from fp4lab.kernels.layout.reference import swizzle_128x4, unswizzle_128x4
 
 __all__ = [
@@ -25,7 +25,9 @@ __all__ = [
     "dequantize",
     "error",
     "fake_quantize",
+    "grouped_scaled_matmul",
     "noise_state",
+    "packed_linear",
     "quantize",
     "scaled_matmul",
     "swizzle_128x4",

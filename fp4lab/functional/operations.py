@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,12 +16,8 @@ from fp4lab.functional.arguments import (
     operator_arguments,
 )
 from fp4lab.kernels import ops
-from fp4lab.kernels.matmul.dispatch import has_bf16
-from fp4lab.kernels.matmul.reference import epilogue_alpha
 from fp4lab.kernels.philox.reference import layer_key
 from fp4lab.tensor import QuantizedTensor
-
-Accumulate: TypeAlias = Literal["exact", "fast"]
 
 
 def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 0) -> Tensor:
@@ -218,81 +214,6 @@ def saturated(x: Tensor, arguments: tuple[Any, ...], largest: int) -> Tensor:
     limit: Tensor = ops.dequantize(full, scales, amax, arguments[0], columns, torch.float32)
     limit = limit.t() if arguments[1] else limit
     return x.detach().abs() > limit.reshape(x.shape) * (1 + 2.0**-21)
-
-
-def scaled_matmul(
-    a: QuantizedTensor,
-    b: QuantizedTensor,
-    *,
-    accumulate: Accumulate = "exact",
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """`a @ b^T` of two quantized tensors, contracted along their blocks.
-
-    One matmul of elements times block scales; the tensor scales multiply its output once:
-    `alpha = amax_a amax_b / (C_a M_a C_b M_b)`. Equal to Transformer Engine's reference GEMM.
-
-    Args:
-        a: `[M, K]` with blocks along K (or `[K, M]` with axis=-2); leading dimensions are rows.
-        b: `[N, K]` likewise.
-        accumulate: "exact": float32 operands and sums. "fast": bf16 operands with float32 sums, and
-            products rounded to bf16; only where a CPU has bf16 instructions, or on a GPU.
-        dtype: of the result.
-
-    Returns:
-        `[M, N]`.
-
-    Raises:
-        InputError: an operand that is not quantized, different K, a dtype that is not a
-            floating-point one, or "fast" where the machine or the format rules it out.
-
-    >>> from fp4lab import formats
-    >>> q = quantize(torch.tensor([[0.0, 1.0, 2.0, 6.0] * 4, [3.0, -6.0] * 8]), formats.NVFP4)
-    >>> scaled_matmul(q, q)
-    tensor([[ 164., -144.],
-            [-144.,  360.]])
-    """
-    for argument, q in (("a", a), ("b", b)):
-        if not isinstance(q, QuantizedTensor):
-            raise InputError(
-                f"{argument} is a {type(q).__name__}, not a QuantizedTensor; use fp4lab.quantize"
-            )
-    expect("dtype", dtype, torch.dtype, "use torch.float32 or another floating-point dtype")
-    if not dtype.is_floating_point:
-        raise InputError(f"dtype={dtype} cannot hold the product; use a floating-point dtype")
-    if a.matrix_shape[1] != b.matrix_shape[1]:
-        raise InputError(
-            f"a contracts {a.matrix_shape[1]} values and b {b.matrix_shape[1]}; both must be "
-            "quantized along the same dimension (axis=-2 quantizes along rows)"
-        )
-    fast = check_accumulate(accumulate, a.device, a.format, b.format)
-    narrow = torch.bfloat16 if fast else torch.float32
-    operands = [
-        ops.stored_operand(*q.parts(), q.format.ints, q.matrix_shape[1], narrow) for q in (a, b)
-    ]
-    alpha = epilogue_alpha(operands[0][1], operands[1][1], a.format, b.format)
-    product: Tensor = ops.matmul(operands[0][0], operands[1][0], alpha, narrow)
-    return product.to(dtype)
-
-
-def check_accumulate(accumulate: str, device: torch.device, *fmts: BlockFormat) -> bool:
-    """Whether to multiply in bf16; InputError where "fast" would be wrong or slow."""
-    if accumulate not in ("exact", "fast"):
-        raise unknown("accumulate", accumulate, ("exact", "fast"))
-    if accumulate == "exact":
-        return False
-    for fmt in fmts:
-        if not fmt.operand_fits_bf16:
-            raise InputError(
-                f"accumulate='fast' with format {fmt.name!r}: element times block scale needs more "
-                "than bf16's 8 bits; use 'exact'"
-            )
-    if not has_bf16(device):
-        raise InputError(
-            "accumulate='fast' needs a GPU, or a CPU with AVX512-BF16 or AMX, which this one "
-            "lacks; use 'exact'"
-        )
-    return True
 
 
 def cast(

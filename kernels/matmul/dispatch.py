@@ -36,3 +36,18 @@ def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch
             out = a_MK.new_empty((a_MK.shape[0], b_NK.shape[0]))
             return torch.addmm(out, a_MK, b_NK.t(), beta=0, alpha=alpha.item())
     return reference.scaled_matmul(a_MK, b_NK, alpha, dtype)
+
+
+def grouped_matmul(
+    a_TK: Tensor, b_ENK: Tensor, alpha_E: Tensor | None, row_counts: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """`reference.grouped_matmul`, each group by `scaled_matmul` into its rows of the result."""
+    y_TN = a_TK.new_empty((a_TK.shape[0], b_ENK.shape[1]), dtype=dtype)
+    start = 0
+    for e, count in enumerate(row_counts.tolist()):
+        if count:
+            rows = slice(start, start + count)
+            alpha = None if alpha_E is None else alpha_E[e]
+            y_TN[rows] = scaled_matmul(a_TK[rows], b_ENK[e], alpha, dtype)
+        start += count
+    return y_TN

@@ -49,3 +49,38 @@ def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch
     wide = torch.float64 if a_MK.dtype == b_NK.dtype == torch.float64 else torch.float32
     product = a_MK.to(wide) @ b_NK.to(wide).t()
     return (product if alpha is None else product.mul_(alpha)).to(dtype)
+
+
+def grouped_matmul(
+    a_TK: Tensor,
+    b_ENK: Tensor,
+    alpha_E: Tensor | None,
+    row_counts: list[int],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Rows of a in consecutive groups, each times its own matrix: `y_g = a_g @ b_e^T * alpha_e`."""
+    parts = []
+    for e, rows_MK in enumerate(a_TK.split(row_counts)):
+        alpha = None if alpha_E is None else alpha_E[e]
+        parts.append(scaled_matmul(rows_MK, b_ENK[e], alpha, dtype))
+    return torch.cat(parts) if parts else a_TK.new_empty((0, b_ENK.shape[1]), dtype=dtype)
+
+
+def int8_activations(x_BK: Tensor, block: int = 16) -> Tensor:
+    """What int8 activations stand for: `round(x 127 / amax) amax / 127` for every block of columns.
+
+    In float32, halves to even; a block of zeros stays zero, an incomplete block is one of its own.
+    """
+    columns = x_BK.shape[1]
+    padded = torch.nn.functional.pad(x_BK.to(torch.float32), (0, -columns % block))
+    blocks = padded.view(x_BK.shape[0], -1, block)
+    step = blocks.abs().amax(dim=2, keepdim=True) / torch.full((), 127.0, device=x_BK.device)
+    inverse = torch.where(step > 0, step.reciprocal(), 0.0)
+    codes = (blocks * inverse).clamp(-127.0, 127.0).round()
+    return (codes * step).view(padded.shape)[:, :columns]
+
+
+def packed_matmul(x_BK: Tensor, w_NK: Tensor, alpha: Tensor, int8: bool) -> Tensor:
+    """`x @ w^T * alpha` in float32: activations as they are, or as int8."""
+    x_BK = int8_activations(x_BK) if int8 else x_BK.to(torch.float32)
+    return scaled_matmul(x_BK, w_NK, alpha, torch.float32)

@@ -4,3 +4,4 @@
 #include "../hadamard/cpu.c"
 #include "../quantize/cpu.c"
 #include "../quantize/dequantize.c"
+#include "../matmul/cpu.c"

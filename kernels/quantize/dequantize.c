@@ -1,4 +1,7 @@
 /* Codes and block scales back to numbers: `from_storage`, `dequantized` and `operand` of reference.py. */
+#ifndef FP4LAB_DEQUANTIZE_H
+#define FP4LAB_DEQUANTIZE_H
+
 #include "plan.h"
 
 typedef struct {
@@ -136,3 +139,5 @@ int EXPORT(dequantize)(const stored_t *p)
     }
     return failed;
 }
+
+#endif

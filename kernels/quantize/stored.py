@@ -11,12 +11,13 @@ from torch import Tensor
 
 from fp4lab.formats import BlockFormat, ElementType, Level
 from fp4lab.kernels import backends
+from fp4lab.kernels.minifloat.reference import decode
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.quantize import reference
 from fp4lab.kernels.quantize.scales import positive_nan_
 
 
-class _Stored(ctypes.Structure):
+class Stored(ctypes.Structure):
     """`stored_t` of dequantize.c."""
 
     _fields_ = (
@@ -37,7 +38,7 @@ def dequantized(
     dtype: torch.dtype,
 ) -> Tensor:
     """Element x ((block scale x amax) x fl(1/(C M))), in float32 and then rounded to `dtype`."""
-    if _by_c(codes, scales, amax, fmt):
+    if by_c(codes, scales, amax, fmt):
         outer = amax if fmt.level != Level.NONE else None
         return _by_native(codes, scales, outer, fmt, num_columns, dtype)
     encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
@@ -55,7 +56,7 @@ def operand(
 ) -> tuple[Tensor, Tensor]:
     """Element x block scale, in float32 or in bf16 that holds it, and the epilogue."""
     shape = (codes.shape[0], num_columns)
-    if _by_c(codes, scales, amax, fmt) and not fmt.whole_rows:
+    if by_c(codes, scales, amax, fmt) and not fmt.whole_rows:
         values = _by_native(codes, scales, None, fmt, num_columns, dtype)
         return values, reference.epilogue(scales, amax, fmt, shape[0])
     encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
@@ -64,7 +65,8 @@ def operand(
     return (positive_nan_(values) if values.element_size() == 2 else values).contiguous(), epilogue
 
 
-def _by_c(codes: Tensor, scales: Tensor, amax: Tensor, fmt: BlockFormat) -> bool:
+def by_c(codes: Tensor, scales: Tensor, amax: Tensor, fmt: BlockFormat) -> bool:
+    """Whether C reads these parts."""
     return (
         backends.chosen(codes.device) == "native"
         and all(c.plain(part) for part in (codes, scales, amax))
@@ -82,6 +84,41 @@ def _table(scale: ElementType) -> Tensor:
     return positive_nan_(table)
 
 
+def asked_of_c(
+    codes: Tensor,
+    scales: Tensor,
+    amax: Tensor | None,
+    fmt: BlockFormat,
+    num_columns: int,
+    dtype: torch.dtype,
+) -> tuple[Any, list[Tensor | None]]:
+    """What C reads, without a result, and the tensors that must live as long as the call."""
+    assert fmt.block is not None
+    assert fmt.scale is not None
+    if scales.dtype == torch.int16:
+        scales = decode(scales, fmt.scale)
+    table = _table(fmt.scale) if scales.dtype == torch.uint8 else None
+    codes, scales = codes.contiguous(), scales.contiguous()
+    amax = amax.contiguous() if amax is not None else None
+    asked = Stored(
+        rows=codes.shape[0],
+        columns=num_columns,
+        block_rows=fmt.block[0],
+        block_columns=fmt.block[1],
+        element=c.element(fmt.element),
+        packed=fmt.packed,
+        per_row=fmt.level == Level.ROW,
+        dtype=c.DTYPES[dtype],
+        threads=c.threads(codes.shape[0] * num_columns),
+        inverse=1.0 / fmt.amax_factor,
+        codes=codes.data_ptr(),
+        scales=scales.data_ptr(),
+        scale_values=c.address(table),
+        amax=c.address(amax),
+    )
+    return asked, [codes, scales, table, amax]
+
+
 def _by_native(
     codes: Tensor,
     scales: Tensor,
@@ -90,35 +127,12 @@ def _by_native(
     num_columns: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    assert fmt.block is not None
-    assert fmt.scale is not None
-    codes, scales = codes.contiguous(), scales.contiguous()
-    if scales.dtype == torch.int16:
-        from fp4lab.kernels.minifloat.reference import decode
-
-        scales = decode(scales, fmt.scale)
-    amax = amax.contiguous() if amax is not None else None
-    rows = codes.shape[0]
     in_c = dtype if dtype in c.DTYPES else torch.float32
-    y = c.new_result((rows, num_columns), in_c)
-    table = _table(fmt.scale) if scales.dtype == torch.uint8 else None
-    asked: Any = _Stored(
-        rows=rows,
-        columns=num_columns,
-        block_rows=fmt.block[0],
-        block_columns=fmt.block[1],
-        element=c.element(fmt.element),
-        packed=fmt.packed,
-        per_row=fmt.level == Level.ROW,
-        dtype=c.DTYPES[in_c],
-        threads=c.threads(y.numel()),
-        inverse=1.0 / fmt.amax_factor,
-        codes=codes.data_ptr(),
-        scales=scales.data_ptr(),
-        scale_values=c.address(table),
-        amax=c.address(amax),
-        y=y.data_ptr(),
-    )
-    if backends.native("dequantize")(ctypes.byref(asked)):
-        raise MemoryError(f"no memory to dequantize a matrix of shape {(rows, num_columns)}")
+    asked, kept = asked_of_c(codes, scales, amax, fmt, num_columns, in_c)
+    y = c.new_result((codes.shape[0], num_columns), in_c)
+    asked.y = y.data_ptr()
+    failed = backends.native("dequantize")(ctypes.byref(asked))
+    del kept
+    if failed:
+        raise MemoryError(f"no memory to dequantize a matrix of shape {tuple(y.shape)}")
     return y.to(dtype)

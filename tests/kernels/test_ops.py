@@ -102,6 +102,15 @@ def test_the_other_operators_pass_opcheck() -> None:
         torch.library.opcheck(ops.matmul, (a, b, alpha, torch.float32))
         torch.library.opcheck(ops.matmul, (a.bfloat16(), b.bfloat16(), alpha, torch.bfloat16))
     torch.library.opcheck(ops.cast, (torch.randn(3, 5, 2).transpose(0, 1), f.E4M3.ints, 0, 0))
+    counts = torch.tensor([0, 3, 1])
+    experts = torch.randn(3, 6, 8)
+    for alpha in (None, torch.randn(3, 1)):
+        torch.library.opcheck(ops.grouped_matmul, (a, experts, alpha, counts, torch.float32))
+    stored = ops.quantize(*arguments(torch.randn(5, 32), f.NVFP4))
+    for int8 in (False, True):
+        torch.library.opcheck(
+            ops.packed_matmul, (torch.randn(2, 32).bfloat16(), *stored, f.NVFP4.ints, int8)
+        )
     for bits in (8, 32):
         torch.library.opcheck(ops.random_bits, (noise_state(3), 5, 33, 1, bits, None, 7))
 

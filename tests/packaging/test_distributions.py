@@ -65,13 +65,30 @@ def test_wheel_has_exactly_the_package(distributions: Path) -> None:
     with zipfile.ZipFile(only(distributions, "*.whl")) as archive:
         sizes = {info.filename: info.file_size for info in archive.infolist()}
     files = {name for name in sizes if not name.partition("/")[0].endswith(".dist-info")}
-    # the C sources are compiled where they run, at first use: a wheel serves every machine
-    assert files == package_files()
+    assert files == package_files() | {"fp4lab/kernels/native/libfp4lab.so"}
     assert "fp4lab/kernels/quantize/cpu.c" in files
     assert "fp4lab/py.typed" in files
     for room in ("kernels", "models"):
         assert sizes[f"fp4lab/{room}/__init__.py"] == (ROOT / room / "__init__.py").stat().st_size
     assert f"fp4lab-{fp4lab.__version__}.dist-info/licenses/LICENSE" in sizes
+
+
+def test_wheel_is_for_a_platform_and_any_python(distributions: Path) -> None:
+    name = only(distributions, "*.whl").name
+    assert name.startswith(f"fp4lab-{fp4lab.__version__}-py3-none-")
+    assert "any" not in name
+
+
+def test_a_machine_without_a_compiler_gets_a_wheel_that_says_so(tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=NOT_SOURCE)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", copy]
+    lacking = {**os.environ, "CC": "/no/such/compiler"}
+    result = subprocess.run(command, check=False, capture_output=True, text=True, env=lacking)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "without its C operators" in result.stdout + result.stderr
+    with zipfile.ZipFile(only(copy / "dist", "*.whl")) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
 
 
 def test_wheel_works_without_the_checkout(distributions: Path, tmp_path: Path) -> None:
@@ -90,6 +107,8 @@ def test_wheel_works_without_the_checkout(distributions: Path, tmp_path: Path) -
         "for module in pkgutil.walk_packages(fp4lab.__path__, 'fp4lab.'):\n"
         "    if not module.name.endswith(('.triton', '.__main__')):\n"
         "        print(importlib.import_module(module.name).__file__)\n"
+        "from fp4lab.kernels.native import library\n"
+        "assert library._packaged() is not None, 'the library that was built is not used'\n"
     )
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [python, "-c", code]

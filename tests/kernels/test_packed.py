@@ -1,0 +1,141 @@
+"""Products with packed weights, against float64 sums of what the codes stand for.
+
+A float32 sum of K products has an error of at most K 2^-24 sum |x w| (each product and addition
+rounds once, by 2^-24 of at most that); the bound below adds the roundings of scale and alpha.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import fp4lab
+from fp4lab import formats as f
+from fp4lab.errors import InputError
+from fp4lab.formats import BlockFormat
+from fp4lab.kernels import backends
+from fp4lab.kernels.matmul.reference import int8_activations
+from fp4lab.kernels.native.library import instruction_sets
+
+NAMES = [*(f"native-{name}" for name in instruction_sets()), "torch", "reference"]
+FORMATS = [
+    f.NVFP4,
+    f.NVFP4_16X16,
+    f.NVFP4_ROWWISE,
+    f.NVFP4_ONE_LEVEL,
+    f.MXFP4,
+    f.MXFP8_E4M3,
+    f.FP8_ROW_E4M3,
+    f.FP8_128X128_E5M2,
+    f.NVFP4.replace(name="ue5m3", scale=f.UE5M3),
+    f.NVFP4.replace(name="int4", element=f.INT4),
+]
+
+
+def check(x: torch.Tensor, fmt: BlockFormat, rows: int, activations: str) -> None:
+    columns = x.shape[1]
+    weight = fp4lab.quantize(torch.randn(rows, columns), fmt, ragged="pad")
+    wide = int8_activations(x) if activations == "int8" else x
+    w64, x64 = weight.dequantize(torch.float64), wide.double()
+    exact, size = x64 @ w64.t(), x64.abs() @ w64.abs().t()
+    for name in NAMES:
+        with backends.backend(name):
+            found = fp4lab.packed_linear(
+                x,
+                weight,
+                activations=activations,
+                dtype=torch.float32,  # type: ignore[arg-type]
+            )
+        assert ((found.double() - exact).abs() <= size * (columns + 4) * 2.0**-24).all(), name
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+def test_a_few_rows_times_packed_weights(fmt: BlockFormat) -> None:
+    for columns, batch in ((32, 1), (96, 3), (256, 4), (544, 5), (40, 2)):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            check(torch.randn(batch, columns).to(dtype), fmt, 33, "same")
+        check(torch.randn(batch, columns).bfloat16(), fmt, 33, "int8")
+
+
+def test_many_rows_decode_the_weights() -> None:
+    check(torch.randn(40, 96).bfloat16(), f.NVFP4, 24, "same")
+    check(torch.randn(40, 96), f.NVFP4, 24, "int8")
+
+
+def test_int8_activations_are_the_nearest_of_their_grid() -> None:
+    x = torch.randn(7, 50)
+    x[0], x[1, :16] = 0.0, torch.linspace(-1, 1, 16)
+    found = int8_activations(x)
+    for start in range(0, 50, 16):
+        block, q = x[:, start : start + 16].double(), found[:, start : start + 16].double()
+        step = block.abs().amax(dim=1, keepdim=True) / 127
+        assert ((q - block).abs() <= step * (0.5 + 2.0**-15)).all()
+        assert (q.abs() <= 127 * step * (1 + 2.0**-22)).all()
+    assert not found[0].any()
+
+
+def test_a_nan_scale_makes_its_row_nan() -> None:
+    w = torch.randn(8, 64)
+    w[3, 5] = torch.nan
+    weight = fp4lab.quantize(w, f.NVFP4_ONE_LEVEL)
+    for name, activations in itertools.product(NAMES, ("same", "int8")):
+        with backends.backend(name):
+            y = fp4lab.packed_linear(torch.randn(1, 64).bfloat16(), weight, activations=activations)  # type: ignore[arg-type]
+        assert y.isnan().nonzero()[:, 1].tolist() == [3], (name, activations)
+
+
+def test_leading_dimensions_and_bad_input() -> None:
+    weight = fp4lab.quantize(torch.randn(6, 32), f.NVFP4)
+    assert fp4lab.packed_linear(torch.randn(2, 3, 32).half(), weight).shape == (2, 3, 6)
+    assert fp4lab.packed_linear(torch.randn(2, 3, 32).half(), weight).dtype == torch.float16
+    assert fp4lab.packed_linear(torch.randn(0, 32), weight).shape == (0, 6)
+    for x, how, message in (
+        (torch.randn(2, 30), {}, "the 32 columns"),
+        (torch.ones(2, 32, dtype=torch.int64), {}, "dtype torch.int64"),
+        (torch.randn(2, 32), {"activations": "int4"}, "activations='int4'"),
+        (torch.randn(2, 32), {"dtype": torch.int32}, "cannot hold"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fp4lab.packed_linear(x, weight, **how)  # type: ignore[arg-type]
+    turned = fp4lab.quantize(torch.randn(32, 32), f.NVFP4, axis=-2)
+    with pytest.raises(InputError, match="no matrix with blocks along its columns"):
+        fp4lab.packed_linear(torch.randn(2, 32), turned)
+
+
+@pytest.mark.parametrize("accumulate", ["exact", "fast"])
+@pytest.mark.parametrize("counts", [[5, 0, 33, 26], [64, 0, 0, 0], [0, 0, 0, 64], [16, 16, 16, 16]])
+def test_groups_are_the_products_of_their_rows(counts: list[int], accumulate: str) -> None:
+    """Edge cases B29 and B66: any counts, empty groups too."""
+    fmt = f.NVFP4.replace(name="", block=(1, 16))
+    a = fp4lab.quantize(torch.randn(64, 48), fmt)
+    experts = [fp4lab.quantize(torch.randn(20, 48) * 2.0**n, fmt) for n in range(4)]
+    if accumulate == "fast" and not fp4lab.kernels.matmul.dispatch.has_bf16(a.device):
+        pytest.skip("this CPU has no bf16 instructions")
+    how = {"accumulate": accumulate, "dtype": torch.float32}
+    found = fp4lab.grouped_scaled_matmul(a, experts, counts, **how)  # type: ignore[arg-type]
+    whole = [fp4lab.scaled_matmul(a, expert, **how) for expert in experts]  # type: ignore[arg-type]
+    start = 0
+    for expert, count in enumerate(counts):
+        part = slice(start, start + count)
+        assert torch.equal(found[part], whole[expert][part])
+        start += count
+    assert found.shape == (64, 20)
+
+
+def test_groups_that_do_not_fit_are_refused() -> None:
+    a = fp4lab.quantize(torch.randn(8, 32), f.MXFP4)
+    b = [fp4lab.quantize(torch.randn(4, 32), f.MXFP4) for _ in range(2)]
+    for counts, matrices, message in (
+        ([4, 3], b, "which together are the rows"),
+        ([8], b, "one count for each matrix"),
+        ([9, -1], b, r"row_counts\[1\]"),
+        ([4, 4], [b[0], fp4lab.quantize(torch.randn(5, 32), f.MXFP4)], "all must be alike"),
+        ([4, 4], [b[0], torch.randn(4, 32)], "not a QuantizedTensor"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fp4lab.grouped_scaled_matmul(a, matrices, counts)  # type: ignore[arg-type]
+    rows = [fp4lab.quantize(torch.randn(4, 32), f.NVFP4_ROWWISE) for _ in range(2)]
+    with pytest.raises(InputError, match="scales per row"):
+        fp4lab.grouped_scaled_matmul(fp4lab.quantize(torch.randn(8, 32), f.NVFP4), rows, [4, 4])
