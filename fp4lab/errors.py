@@ -52,6 +52,8 @@ def expect(argument: str, value: object, kind: type, cure: str, *, optional: boo
 
 def whole(argument: str, value: object, low: int, high: int) -> int:
     """The integer that a value stands for (numpy's too); InputError outside 0 <= low to high."""
+    if type(value) is int and low <= value <= high:
+        return value
     number = -1
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         number = operator.index(value)

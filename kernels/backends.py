@@ -23,6 +23,8 @@ from fp4lab.kernels.native.library import function, load
 BACKENDS = ("native", "native-v2", "native-v3", "native-v4", "triton", "torch", "reference")
 Function = TypeVar("Function", bound=Callable[..., Any])
 _forced: list[str] = []
+#: read once, for it is asked for at every call of an operator
+_ASKED = os.environ.get("FP4LAB_BACKEND", "")
 #: a denormal; flushed, its product is 0 (Python's own numbers are computed by the same unit)
 _TINY = 5e-324
 
@@ -60,10 +62,9 @@ def forced() -> str:
     """The name that is forced, or an empty one."""
     if _forced:
         return _forced[-1]
-    name = os.environ.get("FP4LAB_BACKEND", "")
-    if name and name not in BACKENDS:
-        raise unknown("FP4LAB_BACKEND", name, BACKENDS)
-    return name
+    if _ASKED and _ASKED not in BACKENDS:
+        raise unknown("FP4LAB_BACKEND", _ASKED, BACKENDS)
+    return _ASKED
 
 
 def chosen(device: torch.device) -> str:

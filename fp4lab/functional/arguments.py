@@ -37,6 +37,8 @@ def check_float(x: Tensor, argument: str) -> None:
 def as_matrix(x: Tensor) -> Tensor:
     """`[.., K]` as `[M, K]`; InputError for a dtype or shape that cannot be quantized."""
     check_float(x, "x")
+    if x.dim() == 2:
+        return x
     if x.dim() == 0:
         raise InputError("x is a scalar tensor; give it at least one dimension")
     return x.reshape(x.shape[:-1].numel(), x.shape[-1])
@@ -100,12 +102,14 @@ def operator_arguments(
     if axis not in (-1, -2):
         raise InputError(f"axis={axis} is neither -1 (blocks along rows) nor -2 (along columns)")
     matrix = as_matrix(x)
-    shape = (matrix.shape[0], matrix.shape[1]) if axis == -1 else matrix.shape[::-1]
-    check_ragged((shape[0], shape[1]), fmt, hadamard, ragged, f"x of shape {tuple(x.shape)}")
+    rows, columns = matrix.shape
+    shape = (rows, columns) if axis == -1 else (columns, rows)
+    if ragged != "pad" or hadamard is not None:
+        check_ragged(shape, fmt, hadamard, ragged, f"x of shape {tuple(x.shape)}")
     _check_amax(amax, fmt, shape[0], x.device)
     _check_noise(rounding, noise, row_ids, column_offset, stream, matrix.shape)
     return (
-        matrix.detach(),
+        matrix.detach() if matrix.requires_grad else matrix,
         fmt.ints,
         axis == -2,
         hadamard.size if hadamard is not None else 1,

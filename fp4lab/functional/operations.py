@@ -123,7 +123,8 @@ def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor
 def fake_quantized(x: Tensor, arguments: tuple[Any, ...]) -> Tensor:
     """What `fake_quantize` returns, without a gradient; flat arguments after the matrix."""
     flat: Tensor = ops.fake_quantize(as_matrix(x), *arguments)
-    return (flat.t() if arguments[1] else flat).reshape(x.shape)
+    flat = flat.t() if arguments[1] else flat
+    return flat if x.dim() == 2 else flat.reshape(x.shape)
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -193,6 +194,8 @@ def fake_quantize(
         row_ids=row_ids,
         column_offset=column_offset,
     )[1:]
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return fake_quantized(x, arguments)
     largest = largest_code(fmt) if gradient == "masked" else None
     result: Tensor = _FakeQuantize.apply(x, arguments, largest)  # type: ignore[no-untyped-call]
     return result

@@ -116,7 +116,7 @@ INLINE float stochastic8(float v, const element_t t, uint32_t random)
     float a = at_most(magnitude(v), t.max_value);
     int32_t e = grid_exponent(a, t);
     /* 256 steps' worth of the inverse of the spacing: a power of two, so the product is exact */
-    float inverse = float_of((uint32_t)((254 + t.mantissa_bits) << 23) - (uint32_t)e);
+    float inverse = float_of(((uint32_t)(254 + t.mantissa_bits) << 23) - (uint32_t)e);
     int32_t parts = (int32_t)(a * inverse * 256.0f) + (int32_t)random;
     float q = at_most((float)(parts >> 8) * grid_power(e, -t.mantissa_bits), t.max_value);
     return with_sign(q, v);
@@ -126,7 +126,7 @@ INLINE uint32_t stochastic8_code(float v, const element_t t, uint32_t random)
 {
     float a = at_most(magnitude(v), t.max_value);
     int32_t e = grid_exponent(a, t), low = (127 + t.min_exponent) * (1 << 23);
-    float inverse = float_of((uint32_t)((254 + t.mantissa_bits) << 23) - (uint32_t)e);
+    float inverse = float_of(((uint32_t)(254 + t.mantissa_bits) << 23) - (uint32_t)e);
     int32_t parts = (int32_t)(a * inverse * 256.0f) + (int32_t)random;
     int32_t code = (parts >> 8) + ((e - low) >> (23 - t.mantissa_bits));
     code = code > t.max_code ? t.max_code : code;

@@ -58,7 +58,7 @@ def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
     if _by_c(asked):
         in_c = dtype if dtype in DTYPES else torch.float32
         (made,) = native.quantize([asked], [Want(dtype=in_c)])
-        return made.data.to(dtype)
+        return made.data if in_c == dtype else made.data.to(dtype)
     values, _ = _by_torch(
         asked, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.amax]
     )

@@ -17,7 +17,7 @@ INLINE float stochastic32(float v, const element_t t, uint32_t random)
 {
     float a = at_most(magnitude(v), t.max_value);
     int32_t e = grid_exponent(a, t);
-    float steps = a * float_of((uint32_t)((254 + t.mantissa_bits) << 23) - (uint32_t)e);
+    float steps = a * float_of(((uint32_t)(254 + t.mantissa_bits) << 23) - (uint32_t)e);
     int32_t whole = (int32_t)steps;
     /* below 2^32, for the fraction has at most 24 bits; a carry moves up */
     uint32_t threshold = (uint32_t)((steps - (float)whole) * 0x1p32f);
