@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from fp4lab import formats, recipes
 from fp4lab.bench.measure import Run
 from fp4lab.bench.results import Target
 from fp4lab.bench.rows import Claim, Job, LeftOutError, Row, Setting, cpu_has_bf16
+from fp4lab.functional.products import Accumulate
 from fp4lab.models import GPT, GPTConfig, get_preset
 from fp4lab.optim import build_optimizer
 from fp4lab.tensor import QuantizedTensor
@@ -29,6 +30,7 @@ from fp4lab.tensor import QuantizedTensor
 GROUP = "products"
 RECIPE = "nvfp4"
 EXPERTS = 8
+Activations: TypeAlias = Literal["same", "int8"]
 
 
 def rows(*, gpu: bool = False) -> list[Row]:
@@ -41,7 +43,7 @@ def rows(*, gpu: bool = False) -> list[Row]:
             Row(group=GROUP, name="linear forward", job=large),
             Row(group=GROUP, name="linear forward+backward", job=both, target=Target(1.25)),
         ]
-    faster = {"bf16": ("same", 3.5), "int8": ("int8", 6.0)}
+    faster: dict[str, tuple[Activations, float]] = {"bf16": ("same", 3.5), "int8": ("int8", 6.0)}
     autocast = partial(_gpt_job, autocast=True)
     return [
         Row(group=GROUP, name="linear forward", job=large, target=Target(1.1)),
@@ -55,7 +57,6 @@ def rows(*, gpu: bool = False) -> list[Row]:
                 name=f"packed matvec {kind}",
                 job=partial(_matvec_job, activations=activations),
                 target=Target(limit, "at least"),
-                needs="packed_linear",
             )
             for kind, (activations, limit) in faster.items()
         ),
@@ -64,14 +65,8 @@ def rows(*, gpu: bool = False) -> list[Row]:
             name="packed matvec error",
             job=_matvec_error,
             target=Target(1e-6),
-            needs="packed_linear",
         ),
-        Row(
-            group=GROUP,
-            name="grouped matmul",
-            job=_grouped_job,
-            needs="grouped_scaled_matmul",
-        ),
+        Row(group=GROUP, name="grouped matmul", job=_grouped_job),
     ]
 
 
@@ -203,12 +198,12 @@ def _packed(setting: Setting) -> _Packed:
     return _Packed(fp4lab.quantize(w_NK, formats.NVFP4), w_NK, setting.matrix(1, setting.size))
 
 
-def _matvec_job(setting: Setting, row: Row, *, activations: str) -> Job:
+def _matvec_job(setting: Setting, row: Row, *, activations: Activations) -> Job:
     """Batch 1 times packed weights, against `F.linear` with bfloat16 weights."""
     q, w_NK, x_1K = _packed(setting)
     w16_NK, x16_1K = w_NK.bfloat16(), x_1K.bfloat16()
     runs: dict[str, Run] = {
-        "ours": lambda: _packed_linear(x16_1K, q, activations),
+        "ours": lambda: fp4lab.packed_linear(x16_1K, q, activations=activations),
         "matmul": lambda: F.linear(x16_1K, w16_NK),
     }
     claim = Claim(
@@ -232,19 +227,12 @@ def _matvec_error(setting: Setting, row: Row) -> Job:
     q, _, x_1K = _packed(setting)
     x_1K = x_1K.bfloat16().float()
     exact = x_1K.double() @ q.dequantize(torch.float64).t()
-    error = (_packed_linear(x_1K, q, "same").double() - exact).norm() / exact.norm()
+    error = (fp4lab.packed_linear(x_1K, q).double() - exact).norm() / exact.norm()
     return Job(lines=[row.line(error.item(), unit="", against="relative to float64")])
-
-
-def _packed_linear(x: Tensor, q: QuantizedTensor, activations: str) -> Tensor:
-    function: Any = getattr(fp4lab, "packed_linear", None)
-    result: Tensor = function(x, q, activations=activations)
-    return result
 
 
 def _grouped_job(setting: Setting, row: Row) -> Job:
     """Eight experts, one of them without a token, against as many calls of `F.linear`."""
-    grouped: Any = getattr(fp4lab, "grouped_scaled_matmul", None)
     side = setting.size // 4
     counts = [side // EXPERTS] * (EXPERTS - 1) + [0]
     x_MK = setting.matrix(sum(counts), side)
@@ -252,6 +240,8 @@ def _grouped_job(setting: Setting, row: Row) -> Job:
     q_MK = fp4lab.quantize(x_MK, formats.NVFP4)
     q_experts = [fp4lab.quantize(w_NK, formats.NVFP4) for w_NK in experts]
     dtype = setting.matmul_dtype
+    accumulate: Accumulate = "fast" if dtype == torch.bfloat16 else "exact"
+    grouped = partial(fp4lab.grouped_scaled_matmul, accumulate=accumulate, dtype=dtype)
     parts = [part.to(dtype) for part in x_MK.split(counts)]
     weights = [w_NK.to(dtype) for w_NK in experts]
     runs: dict[str, Run] = {

@@ -1,8 +1,6 @@
 """What a row of a benchmark is: how its work is set up, what is timed, and what the time means.
 
-A new row is a `Row` in the table of `operators`, `products`, `limits` or `peer_rows`. One whose
-function the package does not have yet names it in `needs`, and is left out, with the reason, until
-it does.
+A new row is a `Row` in the table of `operators`, `products`, `limits` or `peer_rows`.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-import fp4lab
 from fp4lab.bench.measure import LEAST_ROUNDS, Run, Spread
 from fp4lab.bench.results import Line, Target
 from fp4lab.errors import InputError
@@ -112,8 +109,6 @@ class Row:
     name: str
     job: Callable[[Setting, Row], Job]
     target: Target | None = None
-    #: name on the package's face without which there is nothing to measure
-    needs: str = ""
     #: whether the target is stated for 4096x4096
     sized: bool = True
 
@@ -123,8 +118,6 @@ class Row:
         Raises:
             LeftOutError: it cannot be measured here.
         """
-        if self.needs and not on_face(self.needs):
-            raise LeftOutError(f"there is no fp4lab.{self.needs} yet")
         return self.job(setting, self)
 
     def line(self, value: float, *, unit: str, against: str = "") -> Line:
@@ -137,18 +130,6 @@ class Row:
             against=against,
             target=self.target,
         )
-
-
-def on_face(name: str) -> bool:
-    """Whether the package has this (dotted) name.
-
-    >>> on_face("quantize"), on_face("nn.Linear"), on_face("nn.Quadratic")
-    (True, True, False)
-    """
-    found: object = fp4lab
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is not None
 
 
 def pick(rows: Sequence[Row], patterns: str | None) -> list[Row]:
