@@ -266,12 +266,14 @@ def scaled_matmul(
             "quantized along the same dimension (axis=-2 quantizes along rows)"
         )
     fast = check_accumulate(accumulate, a.device, a.format, b.format)
-    narrow = torch.bfloat16 if fast else torch.float32
-    operands = [
-        ops.stored_operand(*q.parts(), q.format.ints, q.matrix_shape[1], narrow) for q in (a, b)
-    ]
+    K = a.matrix_shape[1]
+    sides = [(*q.parts(), q.format.ints) for q in (a, b)]
+    if fast:
+        narrow: Tensor = ops.stored_matmul(*sides[0], *sides[1], K, torch.bfloat16)
+        return narrow.to(dtype)
+    operands = [ops.stored_operand(*side, K, torch.float32) for side in sides]
     alpha = epilogue_alpha(operands[0][1], operands[1][1], a.format, b.format)
-    product: Tensor = ops.matmul(operands[0][0], operands[1][0], alpha, narrow)
+    product: Tensor = ops.matmul(operands[0][0], operands[1][0], alpha, torch.float32)
     return product.to(dtype)
 
 
