@@ -84,7 +84,7 @@ def chosen(device: torch.device) -> str:
         return name
     if device.type == "cpu":
         return "native" if function("quantize") is not None else "torch"
-    return "triton" if device.type == "cuda" and _has_triton() else "reference"
+    return "triton" if device.type == "cuda" and has_triton() else "reference"
 
 
 def with_denormals(function: Function) -> Function:
@@ -121,9 +121,9 @@ def _check_native(name: str, device: torch.device) -> None:
 
 
 def _check_triton(device: torch.device) -> None:
-    if not _has_triton():
+    if not has_triton():
         raise InputError("backend='triton' cannot be had: triton is not installed; use 'reference'")
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    if not _runs_triton(device):
         raise InputError(
             f"backend='triton' computes on GPUs, and the tensor is on {device}; use 'native', or "
             "set TRITON_INTERPRET=1 before triton is imported to run its interpreter"
@@ -131,5 +131,13 @@ def _check_triton(device: torch.device) -> None:
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
+
+
+def _runs_triton(device: torch.device) -> bool:
+    # imported here, for it imports Triton
+    from fp4lab.kernels.triton.launch import runs_on
+
+    return runs_on(device)

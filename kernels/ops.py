@@ -76,6 +76,10 @@ _library.define(
     "packed_matmul(Tensor x, Tensor codes, Tensor scales, Tensor amax, int[] format, bool int8)"
     " -> Tensor"
 )
+_library.define(
+    "stored_matmul(Tensor a, Tensor a_scales, Tensor a_amax, int[] a_format, Tensor b, "
+    "Tensor b_scales, Tensor b_amax, int[] b_format, int K, ScalarType dtype) -> Tensor"
+)
 
 
 @lru_cache(maxsize=256)
@@ -249,6 +253,27 @@ def _packed_matmul_impl(
     return packed.packed_matmul(x, codes, scales, amax, _parse(tuple(format)), int8)
 
 
+@_implements("stored_matmul")
+def _stored_matmul_impl(
+    a: Tensor,
+    a_scales: Tensor,
+    a_amax: Tensor,
+    a_format: list[int],
+    b: Tensor,
+    b_scales: Tensor,
+    b_amax: Tensor,
+    b_format: list[int],
+    K: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    sides = (
+        matmul_dispatch.Stored(a, a_scales, a_amax, _parse(tuple(a_format))),
+        matmul_dispatch.Stored(b, b_scales, b_amax, _parse(tuple(b_format))),
+    )
+    with torch.autocast(a.device.type, enabled=False):
+        return matmul_dispatch.stored_matmul(*sides, K, dtype)
+
+
 def _shape(x: Tensor, transposed: bool) -> tuple[int, int]:
     return (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
 
@@ -350,6 +375,18 @@ def _packed_matmul_fake(x: Tensor, codes: Tensor, *_: object) -> Tensor:
     return x.new_empty((x.shape[0], codes.shape[0]), dtype=torch.float32)
 
 
+@torch.library.register_fake("fp4lab::stored_matmul", lib=_library)
+def _stored_matmul_fake(
+    a: Tensor,
+    a_scales: Tensor,
+    a_amax: Tensor,
+    a_format: list[int],
+    b: Tensor,
+    *rest: Any,
+) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=rest[-1])
+
+
 quantize = torch.ops.fp4lab.quantize.default
 fake_quantize = torch.ops.fp4lab.fake_quantize.default
 operand = torch.ops.fp4lab.operand.default
@@ -363,3 +400,4 @@ random_bits = torch.ops.fp4lab.random_bits.default
 matmul = torch.ops.fp4lab.matmul.default
 grouped_matmul = torch.ops.fp4lab.grouped_matmul.default
 packed_matmul = torch.ops.fp4lab.packed_matmul.default
+stored_matmul = torch.ops.fp4lab.stored_matmul.default

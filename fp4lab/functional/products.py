@@ -56,10 +56,13 @@ def scaled_matmul(
     _check_result(dtype)
     _check_inner(a, b)
     fast = check_accumulate(accumulate, a.device, a.format, b.format)
-    narrow = torch.bfloat16 if fast else torch.float32
-    (a_MK, a_epilogue), (b_NK, b_epilogue) = _operand(a, narrow), _operand(b, narrow)
+    if fast:
+        sides = [(*q.parts(), q.format.ints) for q in (a, b)]
+        narrow: Tensor = ops.stored_matmul(*sides[0], *sides[1], a.matrix_shape[1], torch.bfloat16)
+        return narrow.to(dtype)
+    (a_MK, a_epilogue), (b_NK, b_epilogue) = (_operand(q, torch.float32) for q in (a, b))
     alpha = epilogue_alpha(a_epilogue, b_epilogue, a.format, b.format)
-    product: Tensor = ops.matmul(a_MK, b_NK, alpha, narrow)
+    product: Tensor = ops.matmul(a_MK, b_NK, alpha, torch.float32)
     return product.to(dtype)
 
 

@@ -10,13 +10,20 @@ from torch import Tensor
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard import reference
 from fp4lab.kernels.native import structures as c
+from fp4lab.kernels.quantize.scales import positive_nan_
 
 
 def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
-    """As `reference.hadamard`, contiguous."""
-    if not _by_c(x, size, dim):
+    """As `reference.hadamard`, contiguous, with one NaN."""
+    chosen = backends.chosen(x.device)
+    if chosen == "triton":
+        from fp4lab.kernels.hadamard import triton as by_triton
+
+        if by_triton.takes(x, size):
+            return by_triton.hadamard(x, size, signs, dim)
+    if chosen != "native" or not _by_c(x, size, dim):
         y = reference.hadamard(x, size, signs, dim)
-        return y.clone(memory_format=torch.contiguous_format)
+        return positive_nan_(y.clone(memory_format=torch.contiguous_format))
     x = x.resolve_neg().contiguous()
     # what lies behind dim are the columns, and a transform along dim runs over rows of them
     by_rows = dim % x.dim() != x.dim() - 1
@@ -34,13 +41,12 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
     )
     if failed:
         raise MemoryError(f"no memory to transform a tensor of shape {tuple(x.shape)}")
-    return y
+    return positive_nan_(y)
 
 
 def _by_c(x: Tensor, size: int, dim: int) -> bool:
     return (
-        backends.chosen(x.device) == "native"
-        and c.plain(x)
+        c.plain(x)
         and x.dtype in c.DTYPES
         and x.numel() > 0
         and size <= reference.LARGEST_KEPT

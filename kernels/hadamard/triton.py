@@ -18,7 +18,7 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.kernels.minifloat.triton import rounded_to, stored_as, to_float32
 from fp4lab.kernels.triton.constants import DTYPES, float32
-from fp4lab.kernels.triton.launch import INTERPRETED, as_integers, launch, plain, runs_on
+from fp4lab.kernels.triton.launch import INTERPRETED, as_integers, launch, plain, readable
 
 #: largest size that runs in registers
 LARGEST_FUSED = 32
@@ -152,13 +152,7 @@ def hadamard_kernel(
 
 def takes(x: Tensor, size: int) -> bool:
     """Whether a kernel computes this transform."""
-    return (
-        type(x) in (Tensor, torch.nn.Parameter)
-        and runs_on(x.device)
-        and x.dtype in DTYPES
-        and x.numel() > 0
-        and size <= LARGEST
-    )
+    return readable(x) and x.dtype in DTYPES and size <= LARGEST
 
 
 def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int = -1) -> Tensor:

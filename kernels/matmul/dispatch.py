@@ -1,15 +1,29 @@
-"""The product of two operands: in float32, or in bf16 where that is faster and exact."""
+"""Products, and who computes them: in float32, in bf16 where that is exact, or of stored codes."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fp4lab.formats import BlockFormat
+from fp4lab.kernels import backends
 from fp4lab.kernels.matmul import reference
+from fp4lab.kernels.quantize import stored
 
 #: multiplications below which torch's bf16 product on a CPU is not oneDNN's, which applies alpha to
 #: its float32 sums
 LEAST = 1 << 18
+
+
+class Stored(NamedTuple):
+    """Codes, block scales and second-level amax of a matrix, and their format."""
+
+    codes: Tensor
+    scales: Tensor
+    amax: Tensor
+    format: BlockFormat
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -26,10 +40,11 @@ def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch
     where both are).
     """
     both_bf16 = a_MK.dtype == b_NK.dtype == torch.bfloat16
+    if both_bf16 and a_MK.device.type == "cuda":
+        # to float32, for a bf16 result may be put together from parts of K that are bf16 too
+        product = torch.mm(a_MK, b_NK.t(), out_dtype=torch.float32)
+        return (product if alpha is None else product.mul_(alpha)).to(dtype)
     if both_bf16 and dtype == torch.bfloat16 and has_bf16(a_MK.device):
-        if a_MK.device.type == "cuda":
-            product = torch.mm(a_MK, b_NK.t(), out_dtype=torch.float32)
-            return (product if alpha is None else product.mul_(alpha)).to(dtype)
         if alpha is None:
             return a_MK @ b_NK.t()
         if alpha.numel() == 1 and a_MK.numel() * b_NK.shape[0] >= LEAST:
@@ -51,3 +66,53 @@ def grouped_matmul(
             y_TN[rows] = scaled_matmul(a_TK[rows], b_ENK[e], alpha, dtype)
         start += count
     return y_TN
+
+
+def stored_matmul(a_MK: Stored, b_NK: Stored, num_columns: int, dtype: torch.dtype) -> Tensor:
+    """`a @ b^T * alpha` of codes whose operands fit bf16, rounded once to `dtype`.
+
+    On a GPU, by its block-scaled matrix instructions (through torch, or else a kernel) where it has
+    them for both formats, and otherwise by a kernel that decodes to bf16 on the way; elsewhere as
+    `scaled_matmul` of bf16 operands.
+    """
+    if multiplies_by_triton(a_MK.codes.device):
+        product = _by_triton(a_MK, b_NK, num_columns, dtype)
+        if product is not None:
+            return product
+    a, a_epilogue = stored.operand(*a_MK, num_columns, torch.bfloat16)
+    b, b_epilogue = stored.operand(*b_NK, num_columns, torch.bfloat16)
+    alpha = reference.epilogue_alpha(a_epilogue, b_epilogue, a_MK.format, b_NK.format)
+    return scaled_matmul(a, b, alpha, dtype)
+
+
+def multiplies_by_triton(device: torch.device) -> bool:
+    """Whether Triton's products are to be had: its interpreter multiplies bf16's bits."""
+    return device.type == "cuda" and backends.chosen(device) == "triton"
+
+
+def _by_triton(a_MK: Stored, b_NK: Stored, num_columns: int, dtype: torch.dtype) -> Tensor | None:
+    """The first of three ways that takes both; None where none does."""
+    from fp4lab.kernels.matmul import triton, triton_scaled
+    from fp4lab.kernels.quantize.triton_stored import epilogue
+    from fp4lab.kernels.triton.constants import DTYPES
+
+    if dtype not in DTYPES:
+        return None
+    a, b = (
+        triton.Factor(
+            q.codes,
+            q.scales,
+            epilogue(q.scales, q.amax, q.format, q.codes.shape[0]),
+            q.format,
+            num_columns,
+        )
+        for q in (a_MK, b_NK)
+    )
+    if not (triton.takes(a) and triton.takes(b)):
+        return None
+    device = a_MK.codes.device
+    if not triton_scaled.library_why_not(a, b, device):
+        return triton_scaled.library_matmul(a, b).to(dtype)
+    if not triton_scaled.why_not(a, b, device):
+        return triton_scaled.matmul(a, b, dtype)
+    return triton.matmul(a, b, dtype)

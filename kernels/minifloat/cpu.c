@@ -4,8 +4,6 @@
 /* numbers that one thread takes at a time */
 #define CAST_CHUNK 4096
 
-enum { PLAIN, SHORT, ANY };
-
 INLINE void cast_chunk(const element_t t, const int kind, const float *restrict x, int64_t count,
                        float *restrict y)
 {
@@ -34,8 +32,8 @@ void EXPORT(cast)(const element_t *element, const void *x, int32_t dtype, int64_
                 widen(x, dtype, n, here, buffer);
                 in = buffer;
             }
-            if (is_plain(&t)) cast_chunk(t, PLAIN, in, here, y + n);
-            else if (t.short_float && t.ties == TIES_EVEN) cast_chunk(t, SHORT, in, here, y + n);
+            if (kind_of(&t) == PLAIN) cast_chunk(t, PLAIN, in, here, y + n);
+            else if (kind_of(&t) == SHORT) cast_chunk(t, SHORT, in, here, y + n);
             else cast_chunk(t, ANY, in, here, y + n);
         }
         restore(state);

@@ -14,11 +14,17 @@ typedef struct {
     float max_value, beyond;               /* what a magnitude above max_value becomes */
 } element_t;
 
-/* whether the branch-free way is the whole story: ties to even, saturating */
-INLINE int is_plain(const element_t *t)
+/* Types and rules whose rounding has no branch: ties to even, and saturating or on a float's own bits.
+ * In between, for all others, stands `round_nearest`. */
+enum { PLAIN, SHORT, ANY };
+
+INLINE int kind_of(const element_t *t)
 {
-    return t->ties == TIES_EVEN && t->overflow == SATURATE && !t->short_float;
+    if (t->ties != TIES_EVEN || t->mantissa_bits == 23) return ANY;
+    return t->short_float ? SHORT : t->overflow == SATURATE ? PLAIN : ANY;
 }
+
+INLINE int is_plain(const element_t *t) { return kind_of(t) == PLAIN; }
 
 INLINE float with_sign(float q, float v) { return float_of(bits_of(q) | (bits_of(v) & SIGN)); }
 INLINE float magnitude(float v) { return float_of(bits_of(v) & MAGNITUDE); }
@@ -133,19 +139,22 @@ INLINE uint32_t stochastic8_code(float v, const element_t t, uint32_t random)
     return (uint32_t)code | (bits_of(v) >> 31) * (uint32_t)t.sign_code;
 }
 
+/* short floats: the dropped bits and the noise, both as 32 bits, add up to a carry */
+INLINE float short_stochastic(float v, const element_t t, uint32_t random, int bits)
+{
+    const int drop = 23 - t.mantissa_bits;
+    uint32_t u = bits_of(v) & MAGNITUDE, dropped = u << (32 - drop), noise = random << (32 - bits);
+    float q = float_of(((u >> drop) + (noise > ~dropped)) << drop);
+    q = t.overflow == SATURATE && q > t.max_value ? t.max_value : q;
+    return u > INFINITY_BITS ? v : with_sign(q, v);
+}
+
 /* every rule of round_stochastic, with 8 or 32 bits */
 static float round_stochastic(float v, const element_t t, uint32_t random, int bits)
 {
     if (v != v) return v;
     float a = magnitude(v), q;
-    if (t.short_float) {
-        int drop = 23 - t.mantissa_bits;
-        uint64_t dropped = (uint64_t)(bits_of(a) & ((1u << drop) - 1)) << (32 - drop);
-        uint32_t carry = (uint32_t)((dropped + ((uint64_t)random << (32 - bits))) >> 32);
-        q = float_of(((bits_of(a) >> drop) + carry) << drop);
-        if (t.overflow == SATURATE && q > t.max_value) q = t.max_value;
-        return with_sign(q, v);
-    }
+    if (t.short_float) return short_stochastic(v, t, random, bits);
     float limit = at_most(ldexpf(1.0f, t.max_exponent) * 2.0f, FLOAT_MAX);
     a = at_most(a, t.overflow == SATURATE ? t.max_value : limit);
     float spacing = grid_power(grid_exponent(a, t), -t.mantissa_bits), steps = a / spacing;

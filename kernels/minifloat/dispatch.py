@@ -28,7 +28,13 @@ def cast(x: Tensor, element: ElementType, ties: Ties, overflow: Overflow) -> Ten
         x = x.to(torch.float32)
     if element.mantissa_bits == 23:
         return positive_nan_(x.to(torch.float32, copy=True, memory_format=torch.contiguous_format))
-    if backends.chosen(x.device) != "native" or not c.plain(x):
+    chosen = backends.chosen(x.device)
+    if chosen == "triton":
+        from fp4lab.kernels.minifloat import triton as by_triton
+
+        if by_triton.takes(x):
+            return by_triton.round_nearest(x, element, ties, overflow)
+    if chosen != "native" or not c.plain(x):
         rounded = reference.round_nearest(x.to(torch.float32), element, ties, overflow)
         return positive_nan_(rounded).contiguous()
     x = x.contiguous()

@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fp4lab.formats import BF16_ELEMENT, FP16_ELEMENT, ElementType, Overflow, Ties
-from fp4lab.kernels.triton.constants import Element
-from fp4lab.kernels.triton.launch import INTERPRETED, launch, plain
+from fp4lab.kernels.triton.constants import DTYPES, Element
+from fp4lab.kernels.triton.launch import INTERPRETED, as_integers, launch, plain, readable
 
 INFINITY = tl.constexpr(0x7F800000)
 NAN = tl.constexpr(0x7FC00000)
@@ -260,15 +260,21 @@ def round_nearest_kernel(
     x_ptr: tl.tensor,
     out_ptr: tl.tensor,
     count: tl.tensor,
+    dtype: tl.constexpr,
     element: tl.constexpr,
     ties: tl.constexpr,
     saturate: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """float32 to float32, elementwise."""
+    """Elementwise, to float32."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at, mask=at < count, other=0.0)
+    x = to_float32(tl.load(x_ptr + at, mask=at < count, other=0), dtype)
     tl.store(out_ptr + at, nearest(x, element, ties, saturate), mask=at < count)
+
+
+def takes(x: Tensor) -> bool:
+    """Whether the kernel reads this tensor."""
+    return readable(x) and x.dtype in DTYPES
 
 
 def round_nearest(
@@ -277,16 +283,17 @@ def round_nearest(
     ties: Ties = Ties.EVEN,
     overflow: Overflow = Overflow.SATURATE,
 ) -> Tensor:
-    """`reference.round_nearest` of a float32 tensor, in any layout; NaN becomes 0x7FC00000."""
+    """`reference.round_nearest` of float32, bf16 or fp16, contiguous; NaN becomes 0x7FC00000."""
     x = plain(x).contiguous()
-    assert x.dtype == torch.float32
+    out = torch.empty(x.shape, dtype=torch.float32, device=x.device)
     # the interpreter's time is a program's, not an element's
-    out, block = torch.empty_like(x), 131072 if INTERPRETED else 2048
+    block = 131072 if INTERPRETED else 2048
     if x.numel():
         launch(
             round_nearest_kernel,
             triton.cdiv(x.numel(), block),
-            (x, out, x.numel()),
+            (as_integers(x), out, x.numel()),
+            dtype=DTYPES[x.dtype],
             element=Element.of(element),
             ties=int(ties),
             saturate=overflow == Overflow.SATURATE,

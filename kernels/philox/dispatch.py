@@ -24,7 +24,23 @@ def random_bits(
     column_offset: int = 0,
 ) -> Tensor:
     """As `reference.random_bits`, contiguous."""
-    by_c = backends.chosen(state.device) == "native" and c.plain(state)
+    if row_ids is not None and row_ids.shape != (num_rows,):
+        raise InputError(f"row_ids of shape {tuple(row_ids.shape)}: give one for each row")
+    chosen = backends.chosen(state.device)
+    if chosen == "triton":
+        from fp4lab.kernels.philox import triton as by_triton
+
+        if by_triton.takes(state, row_ids, bits):
+            return by_triton.random_bits(
+                num_rows,
+                num_columns,
+                state,
+                stream=stream,
+                bits=bits,
+                row_ids=row_ids,
+                column_offset=column_offset,
+            )
+    by_c = chosen == "native" and c.plain(state)
     if not by_c or num_rows * num_columns == 0 or bits not in (8, 32):
         drawn = reference.random_bits(
             num_rows,
@@ -38,8 +54,6 @@ def random_bits(
         return drawn.clone(memory_format=torch.contiguous_format)
     if row_ids is not None:
         row_ids = row_ids.to(torch.int64).contiguous()
-        if row_ids.shape != (num_rows,):
-            raise InputError(f"row_ids of shape {tuple(row_ids.shape)}: give one for each row")
     noise = c.Noise(bits=bits, column_offset=column_offset)
     noise.key[0], noise.key[1], noise.step, noise.microbatch = reference.noise_words(
         state, stream, bits

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fp4lab.errors import InputError
 from fp4lab.kernels.philox.reference import key_salt
-from fp4lab.kernels.triton.launch import launch
+from fp4lab.kernels.triton.launch import launch, readable
 
 
 @triton.jit
@@ -129,6 +129,12 @@ def salts(stream: int, bits: int) -> tuple[int, int]:
 def is_aligned(bits: int, column_offset: int) -> bool:
     """Whether a tensor's first column begins a counter."""
     return bits == 0 or column_offset % (128 // bits) == 0
+
+
+def takes(state: Tensor, row_ids: Tensor | None, bits: int) -> bool:
+    """Whether the kernel draws this noise."""
+    same = row_ids is None or row_ids.device == state.device
+    return readable(state, row_ids) and same and bits in (8, 32)
 
 
 def random_bits(

@@ -1,4 +1,4 @@
-"""One quantization, and who computes it: C, torch in groups of rows, or the reference.
+"""One quantization, and who computes it: C, Triton, torch in groups of rows, or the reference.
 
 Every function gives what the reference gives, to the last bit, in the operand's sense: `[M, K]`
 with blocks along K, also of a transposed operand.
@@ -24,6 +24,10 @@ from fp4lab.kernels.quantize.scales import positive_nan_, stored
 def codes_and_scales(asked: Quantization) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
     fmt = asked.format
+    if _by_triton(asked):
+        from fp4lab.kernels.quantize import triton
+
+        return triton.codes_and_scales(asked, native=triton.takes_native(asked))
     if not _by_c(asked):
         return _by_torch(
             asked, lambda encoded, group: reference.codes_and_scales(encoded, fmt, group.shape)
@@ -42,6 +46,10 @@ def codes_and_scales(asked: Quantization) -> list[Tensor]:
 def amax(asked: Quantization) -> Tensor:
     """The second-level amax that the operand would get: float32 `[1]`, `[M]` or `[0]`."""
     fmt = asked.format
+    if _by_triton(asked):
+        from fp4lab.kernels.quantize import triton
+
+        return triton.amax(asked)
     if _by_c(asked):
         (made,) = native.quantize([asked], [Want(amax_only=True)])
         return made.amax
@@ -55,6 +63,10 @@ def amax(asked: Quantization) -> Tensor:
 def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
     """The numbers that codes and scales stand for: computed in float32, rounded to `dtype`."""
     fmt = asked.format
+    if _by_triton(asked):
+        from fp4lab.kernels.quantize import triton
+
+        return triton.dequantized(asked, dtype)
     if _by_c(asked):
         in_c = dtype if dtype in DTYPES else torch.float32
         (made,) = native.quantize([asked], [Want(dtype=in_c)])
@@ -71,10 +83,18 @@ def operands(
     """What enters a product, and what is left for its epilogue.
 
     Args:
-        asked: one quantization, or two of the same matrix, which C makes from the same reads of it.
+        asked: one quantization, or that of rows and of columns of the same matrix, which C and
+            Triton make from the same reads of it.
         dtype: float32, or bf16 where that holds the numbers.
         turned: give a transposed operand row-major, instead of with the strides of x^T.
     """
+    if all(map(_by_triton, asked)):
+        from fp4lab.kernels.quantize import triton, triton_pair
+
+        if len(asked) == 1:
+            return [triton.operand(asked[0], dtype, turned)]
+        straight, across = asked
+        return list(triton_pair.operand_pair(straight, across, dtype, turned))
     if not all(map(_by_c, asked)):
         return [_operand_by_torch(one, dtype, turned) for one in asked]
     wanted = [
@@ -120,11 +140,22 @@ def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
     return positive_nan_(values) if values.element_size() == 2 else values
 
 
+def _by_triton(asked: Quantization) -> bool:
+    if backends.chosen(asked.x_MK.device) != "triton":
+        return False
+    # modules of kernels are imported where they are used, for they import Triton
+    from fp4lab.kernels.quantize import triton
+
+    return triton.takes(asked)
+
+
 def _by_c(asked: Quantization) -> bool:
     return backends.chosen(asked.x_MK.device) == "native" and native.takes(asked)
 
 
 def _by_torch(asked: Quantization, finish: chunked.Finish) -> list[Tensor]:
-    if backends.chosen(asked.x_MK.device) != "reference" and chunked.takes(asked):
+    # a GPU's cache holds no group, and would wait for each
+    in_groups = backends.chosen(asked.x_MK.device) in ("native", "torch")
+    if in_groups and chunked.takes(asked):
         return chunked.encoded(asked, finish)
     return finish(reference.encoded(asked), asked)

@@ -99,6 +99,31 @@ static void any_row(const plan_t *p, int64_t side, const row_t *row, float *valu
     }
 }
 
+/* finite numbers of short floats, such as an operand that is only cast to bf16 */
+INLINE void short_run(const int bits, const element_t t, float zero, int64_t count,
+                      const float *restrict x, float m, float f, const uint32_t *restrict noise,
+                      float *restrict values)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float v = x[i] * m + zero;
+        values[i] = (bits ? short_stochastic(v, t, noise[i], bits) : short_nearest_even(v, t)) * f;
+    }
+}
+
+static void short_row(const plan_t *p, int64_t side, const row_t *row, float *values)
+{
+    const float zero = p->keep_negative_zero ? -0.0f : 0.0f;
+    for (int64_t at = 0, b = 0; at < row->columns; at += side, b++) {
+        const int64_t count = min64(side, row->columns - at);
+        const float m = row->multiplier[b], f = row->factor[b], *x = row->x + at;
+        const uint32_t *noise = row->noise ? row->noise + at : NULL;
+        for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(row->next + (at + i) * row->next_size, 0, 2);
+        if (p->noise.bits == 0) short_run(0, p->element, zero, count, x, m, f, NULL, values + at);
+        else if (p->noise.bits == 8) short_run(8, p->element, zero, count, x, m, f, noise, values + at);
+        else short_run(32, p->element, zero, count, x, m, f, noise, values + at);
+    }
+}
+
 #define SIDES(bits, to_codes)                                                        \
     switch (side) {                                                                  \
     case 1: finite_row(bits, to_codes, 1, p, row, values, codes); break;             \
@@ -112,7 +137,8 @@ static void element_row(const plan_t *p, int finite, int64_t side, const row_t *
                         uint32_t *codes)
 {
     const int bits = p->noise.bits;
-    if (!finite || !is_plain(&p->element)) any_row(p, side, row, values, codes);
+    if (finite && kind_of(&p->element) == SHORT && !codes) short_row(p, side, row, values);
+    else if (!finite || !is_plain(&p->element)) any_row(p, side, row, values, codes);
     else if (bits == 0 && !codes) SIDES(0, 0)
     else if (bits == 0) SIDES(0, 1)
     else if (bits == 8 && !codes) SIDES(8, 0)

@@ -226,14 +226,14 @@ def draw(asked: Quantization) -> Tensor | None:
     noise = asked.noise
     if noise is None:
         return None
-    rows, columns = asked.x_MK.shape
+    (rows, columns), device = asked.x_MK.shape, asked.x_MK.device
     random = random_bits(
         rows,
         columns,
-        noise.state,
+        noise.state.to(device),
         stream=noise.stream,
         bits=noise.bits,
-        row_ids=noise.row_ids,
+        row_ids=None if noise.row_ids is None else noise.row_ids.to(device),
         column_offset=noise.column_offset,
     )
     return random.t() if asked.transposed else random

@@ -41,6 +41,10 @@ def dequantized(
     if by_c(codes, scales, amax, fmt):
         outer = amax if fmt.level != Level.NONE else None
         return _by_native(codes, scales, outer, fmt, num_columns, dtype)
+    if _by_triton(codes, scales, amax):
+        from fp4lab.kernels.quantize import triton_stored
+
+        return triton_stored.dequantize(codes, scales, amax, fmt, num_columns, dtype)
     encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
     values = reference.dequantized(encoded, fmt, (codes.shape[0], num_columns)).to(dtype)
     return (positive_nan_(values) if values.element_size() == 2 else values).contiguous()
@@ -59,10 +63,22 @@ def operand(
     if by_c(codes, scales, amax, fmt) and not fmt.whole_rows:
         values = _by_native(codes, scales, None, fmt, num_columns, dtype)
         return values, reference.epilogue(scales, amax, fmt, shape[0])
+    if _by_triton(codes, scales, amax):
+        from fp4lab.kernels.quantize import triton_stored
+
+        return triton_stored.stored_operand(codes, scales, amax, fmt, num_columns, dtype)
     encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
     values, epilogue = reference.operand(encoded, fmt, shape)
     values = values.to(dtype)
     return (positive_nan_(values) if values.element_size() == 2 else values).contiguous(), epilogue
+
+
+def _by_triton(codes: Tensor, scales: Tensor, amax: Tensor) -> bool:
+    if backends.chosen(codes.device) != "triton":
+        return False
+    from fp4lab.kernels.quantize import triton_stored
+
+    return triton_stored.takes(codes, scales, amax)
 
 
 def by_c(codes: Tensor, scales: Tensor, amax: Tensor, fmt: BlockFormat) -> bool:

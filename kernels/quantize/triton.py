@@ -14,14 +14,14 @@ import torch
 import triton
 from torch import Tensor
 
-from fp4lab.formats import BF16, E2M1, WHOLE, BlockFormat, Level, Overflow, Selection, Ties
+from fp4lab.formats import E2M1, WHOLE, BlockFormat, Level, Overflow, Selection, Ties
 from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform
 from fp4lab.kernels.philox.triton import is_aligned, salts
-from fp4lab.kernels.quantize.reference import Quantization, block_sides
+from fp4lab.kernels.quantize.reference import Quantization, amax_shape, block_sides
 from fp4lab.kernels.quantize.scales import positive_nan_
 from fp4lab.kernels.quantize.triton_kernels import Result, amax_kernel, quantize_kernel
 from fp4lab.kernels.triton.constants import DTYPES, How, Plan, sign_mask
-from fp4lab.kernels.triton.launch import as_integers, launch, plain, runs_on
+from fp4lab.kernels.triton.launch import as_integers, launch, plain, readable
 
 
 class Operand(NamedTuple):
@@ -47,10 +47,8 @@ def takes(asked: Quantization) -> bool:
     """Whether kernels compute this case; the reference computes the rest."""
     x = asked.x_MK
     return (
-        type(x) in (Tensor, torch.nn.Parameter)
-        and runs_on(x.device)
+        readable(x)
         and x.dtype in DTYPES
-        and x.numel() > 0
         and takes_format(asked.format)
         and asked.hadamard <= LARGEST
         and asked.shape[1] % asked.hadamard == 0
@@ -103,6 +101,7 @@ def noise_arguments(asked: Quantization) -> NoiseArguments:
     row_ids = noise.row_ids
     if row_ids is not None:
         row_ids = row_ids.to(device, torch.int64).contiguous()
+        assert row_ids.shape == (asked.x_MK.shape[0],)
     state = noise.state.to(device, torch.int64).contiguous()
     return NoiseArguments(state, row_ids, noise.column_offset, salts(noise.stream, noise.bits))
 
@@ -156,6 +155,7 @@ def prepared(
     if level == Level.NONE:
         amax = torch.zeros(0, dtype=torch.float32, device=x_MK.device)
     elif asked.amax is not None:
+        assert asked.amax.shape == amax_shape(asked.format, x_MK.shape[0])
         amax = positive_nan_(asked.amax.to(x_MK.device, torch.float32, copy=True).contiguous())
     elif amax is None:
         amax = _amax(x_MK, how, tile, by_row=level == Level.ROW)
@@ -180,21 +180,12 @@ def _amax(x_MK: Tensor, how: How, tile: tuple[int, int], *, by_row: bool) -> Ten
     return amax
 
 
-def amax(
-    x_MK: Tensor,
-    *,
-    transposed: bool = False,
-    hadamard: int = 1,
-    signs: tuple[int, ...] = (),
-    by_row: bool = False,
-) -> Tensor:
-    """Largest magnitude of a matrix, or of the operand's rows: float32 `[1]` or `[M]`.
+def amax(asked: Quantization) -> Tensor:
+    """The second-level amax that the operand would get: float32 `[1]`, `[M]` or `[0]`.
 
     NaN where there is one. That of a Hadamard transform is taken after rounding to x's dtype.
     """
-    asked = Quantization(x_MK, BF16, transposed, hadamard, signs)
-    operand = prepared(asked, Result.OPERAND, torch.float32)
-    return _amax(operand.x_MK, operand.how, operand.tile, by_row=by_row)
+    return prepared(asked._replace(amax=None), Result.OPERAND, torch.float32).amax
 
 
 def _run(operand: Operand, out: Tensor, scales: Tensor | None) -> None:
@@ -226,10 +217,11 @@ def _run(operand: Operand, out: Tensor, scales: Tensor | None) -> None:
     )
 
 
-def _values(asked: Quantization, dtype: torch.dtype) -> Tensor:
-    """Memory for a value of every element, laid out as x is stored."""
-    stored = torch.empty(asked.x_MK.shape, dtype=dtype, device=asked.x_MK.device)
-    return stored.t() if asked.transposed else stored
+def values(asked: Quantization, dtype: torch.dtype, turned: bool) -> Tensor:
+    """Memory for a value of every element, laid out as x is stored or `turned` to row-major."""
+    shape = asked.shape if turned else asked.x_MK.shape
+    out = torch.empty(shape, dtype=dtype, device=asked.x_MK.device)
+    return out.t() if asked.transposed and not turned else out
 
 
 def _scales(asked: Quantization) -> Tensor:
@@ -282,19 +274,22 @@ def codes_and_scales(asked: Quantization, *, native: bool = False) -> list[Tenso
     return [codes, scales, operand.amax]
 
 
-def dequantized(asked: Quantization) -> Tensor:
-    """What codes and scales stand for, rounded to x's dtype, with the strides of the operand."""
-    out = _values(asked, asked.x_MK.dtype)
+def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
+    """What codes and scales stand for, rounded to `dtype`, with the strides of the operand."""
+    out = values(asked, dtype, False)
     _run(prepared(asked, Result.DEQUANTIZED, out.dtype), out, None)
     return out
 
 
-def operand(asked: Quantization, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def operand(
+    asked: Quantization, dtype: torch.dtype = torch.float32, turned: bool = False
+) -> tuple[Tensor, Tensor]:
     """What enters a product (element times block scale), and what is left for its epilogue.
 
-    In float32, or in bf16, which is exact where `asked.format.operand_fits_bf16`.
+    In float32, or in bf16, which is exact where `asked.format.operand_fits_bf16`; with the strides
+    of the operand, or `turned` to row-major.
     """
-    out = _values(asked, dtype)
+    out = values(asked, dtype, turned)
     quantized = prepared(asked, Result.OPERAND, dtype)
     late = None
     if asked.format.whole_rows:

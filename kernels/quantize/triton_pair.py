@@ -79,6 +79,8 @@ def pair_kernel(
     num_columns: tl.tensor,
     row_stride: tl.tensor,
     column_stride: tl.tensor,
+    turned_row_stride: tl.tensor,
+    turned_column_stride: tl.tensor,
     column_offset: tl.tensor,
     low: tl.tensor,
     high: tl.tensor,
@@ -91,7 +93,7 @@ def pair_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Both operands of a tile, written row-major as the matrix is stored."""
+    """Both operands of a tile, the first written row-major as the matrix is stored."""
     across = tl.cdiv(num_columns, COLUMNS)
     pid = tl.program_id(0).to(tl.int64)
     first_row, first_column = (pid // across) * ROWS, (pid % across) * COLUMNS
@@ -136,8 +138,8 @@ def pair_kernel(
         num_columns,
         num_rows,
         turned_out_ptr,
-        1,
-        num_columns,
+        turned_row_stride,
+        turned_column_stride,
         None,
         turned_amax_ptr,
         None,
@@ -169,11 +171,14 @@ def fuses(straight: Quantization, turned: Quantization) -> bool:
 
 
 def operand_pair(
-    straight: Quantization, turned: Quantization, dtype: torch.dtype = torch.float32
+    straight: Quantization,
+    turned: Quantization,
+    dtype: torch.dtype = torch.float32,
+    row_major: bool = False,
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """`operand` of a matrix and of its transpose."""
+    """`operand` of a matrix and of its transpose, that with the strides of x^T or row-major."""
     if not fuses(straight, turned):
-        return single.operand(straight, dtype), single.operand(turned, dtype)
+        return single.operand(straight, dtype), single.operand(turned, dtype, row_major)
     tile = _tile(straight, turned)
     own = [
         asked.amax is None and asked.format.level == Level.TENSOR for asked in (straight, turned)
@@ -181,7 +186,7 @@ def operand_pair(
     amax = _amax_pair(straight, turned, tile) if all(own) else (None, None)
     first = single.prepared(straight, Result.OPERAND, dtype, tile=tile, amax=amax[0])
     second = single.prepared(turned, Result.OPERAND, dtype, tile=tile[::-1], amax=amax[1])
-    outs = [torch.empty(straight.x_MK.shape, dtype=dtype, device=first.x_MK.device) for _ in own]
+    outs = [single.values(asked, dtype, row_major) for asked in (straight, turned)]
     noises = [single.noise_arguments(asked) for asked in (straight, turned)]
     row_ids, offset = next(
         ((noise.row_ids, noise.column_offset) for noise in noises if noise.state is not None),
@@ -198,6 +203,7 @@ def operand_pair(
             row_ids,
             *first.x_MK.shape,
             *first.x_MK.stride(),
+            *outs[1].stride(),
             offset,
             *noises[0].salts,
             *noises[1].salts,
@@ -210,7 +216,7 @@ def operand_pair(
         ROWS=tile[0],
         COLUMNS=tile[1],
     )
-    return (outs[0], single.epilogue(first)), (outs[1].t(), single.epilogue(second))
+    return (outs[0], single.epilogue(first)), (outs[1], single.epilogue(second))
 
 
 def _tile(straight: Quantization, turned: Quantization) -> tuple[int, int]:

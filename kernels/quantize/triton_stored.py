@@ -8,15 +8,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fp4lab.formats import WHOLE, BlockFormat, Level
+from fp4lab.formats import WHOLE, BlockFormat
 from fp4lab.kernels.minifloat.triton import decode, stored_as
+from fp4lab.kernels.quantize import reference
 from fp4lab.kernels.quantize.reference import block_sides
-from fp4lab.kernels.quantize.scales import positive_nan_
 from fp4lab.kernels.quantize.triton_kernels import Result
 from fp4lab.kernels.quantize.triton_scales import scale_values
 from fp4lab.kernels.quantize.triton_tiles import NO_LEVEL, ROW
 from fp4lab.kernels.triton.constants import DTYPES, Plan
-from fp4lab.kernels.triton.launch import as_integers, launch
+from fp4lab.kernels.triton.launch import as_integers, launch, readable
 
 DEQUANTIZED = tl.constexpr(int(Result.DEQUANTIZED))
 
@@ -143,7 +143,8 @@ def _run(
     result: Result,
 ) -> Tensor:
     rows = codes.shape[0]
-    out = torch.empty((rows, num_columns), dtype=dtype, device=codes.device)
+    written = dtype if dtype in DTYPES else torch.float32
+    out = torch.empty((rows, num_columns), dtype=written, device=codes.device)
     block_rows, block_columns = block_sides(fmt, rows, num_columns)
     # the largest power of two that divides a block's columns, so that runs never cross blocks
     tile = (32, 128)
@@ -167,12 +168,18 @@ def _run(
             ),
             plan=Plan.of(fmt, tile),
             result=int(result),
-            out_dtype=DTYPES[dtype],
+            out_dtype=DTYPES[written],
             RUN=run,
             ROWS=tile[0],
             COLUMNS=tile[1],
         )
-    return out
+    return out.to(dtype)
+
+
+def takes(codes: Tensor, scales: Tensor, amax: Tensor) -> bool:
+    """Whether the kernel reads these codes and scales."""
+    there = all(part.device == codes.device for part in (scales, amax))
+    return readable(codes) and codes.dtype in (torch.uint8, torch.int16) and there
 
 
 def dequantize(
@@ -183,7 +190,7 @@ def dequantize(
     num_columns: int,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The values that codes and scales stand for, in float32, bf16 or fp16 (rounded to it)."""
+    """The values that codes and scales stand for, in float32 and then rounded to `dtype`."""
     return _run(codes, scales, amax, fmt, num_columns, dtype, Result.DEQUANTIZED)
 
 
@@ -197,17 +204,18 @@ def stored_operand(
 ) -> tuple[Tensor, Tensor]:
     """The operand of a product, and its epilogue, from codes and scales."""
     values = _run(codes, scales, amax, fmt, num_columns, dtype, Result.OPERAND)
-    if fmt.whole_rows:
-        shape = (codes.shape[0], 1) if fmt.block == (1, WHOLE) else (1,)
-        plain = _plain_scales(scales, fmt)
-        return values, plain.reshape(shape) if plain.numel() else plain.new_ones(shape)
-    return values, amax.view(-1, 1) if fmt.level == Level.ROW else amax.clone()
+    return values, epilogue(scales, amax, fmt, codes.shape[0])
+
+
+def epilogue(scales: Tensor, amax: Tensor, fmt: BlockFormat, num_rows: int) -> Tensor:
+    """What multiplies a product of stored codes after the fact."""
+    return reference.epilogue(_plain_scales(scales, fmt), amax, fmt, num_rows)
 
 
 def _plain_scales(scales: Tensor, fmt: BlockFormat) -> Tensor:
-    assert fmt.scale is not None
-    if fmt.scale.mantissa_bits == 23:
-        return positive_nan_(scales.clone())
+    """Scales as numbers, where the epilogue is made of them."""
+    if not fmt.whole_rows or fmt.scale is None or fmt.scale.mantissa_bits == 23:
+        return scales
     # a matrix of codes of the scale type is one of a format without scales
     cast = BlockFormat(name="", element=fmt.scale)
     return _run(

@@ -21,55 +21,14 @@ from torch import Tensor
 from fp4lab import formats as f
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
-from fp4lab.functional import fake_quantize, noise_state, quantize
+from fp4lab.functional import fake_quantize, quantize
 from fp4lab.kernels import backends, ops
 from fp4lab.kernels.native.library import instruction_sets
 from fp4lab.kernels.quantize import chunked
 from tests.kernels.matrices import KINDS, Draw, any_bits
+from tests.kernels.parity import CASES, DTYPES, FORMATS, STATE, same
 
 SETS = [f"native-{name}" for name in instruction_sets()]
-SHAPES = ((64, 96), (48, 33), (5, 160), (1, 16), (16, 1), (130, 70), (33, 300))
-TRANSFORMS: tuple[tuple[int, list[int]], ...] = ((1, []), (16, list(f.NVFP4_SIGNS)), (32, []))
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-CASES = list(itertools.product(SHAPES, (False, True), (0, 8, 32), TRANSFORMS, DTYPES))
-STATE = noise_state(7, "layer", step=3, microbatch=1)
-#: fields that no registered format has
-DECLARED = [
-    f.NVFP4.replace(name="target", amax_target=6 * 16 / 17),
-    f.NVFP4.replace(name="cap", scale_cap=256.0),
-    f.NVFP4.replace(name="floor", scale_floor=2.0**-6, zero_scale=0.125),
-    f.NVFP4_ROWWISE.replace(name="ue5m3", scale=f.UE5M3),
-    f.NVFP4.replace(name="int4", element=f.INT4, block=(1, 24)),
-    f.NVFP4.replace(name="ties", ties=f.Ties.AWAY, scale_ties=f.Ties.ZERO),
-    f.NVFP4_16X16.replace(name="to_zero", ties=f.Ties.ZERO, keep_negative_zero=True),
-    f.NVFP4_4OVER6.replace(name="mse", selection=f.Selection.MSE, block=(4, 8)),
-    f.NVFP4_ONE_LEVEL.replace(name="bf16_ratio", scale_precision=f.BF16_ELEMENT),
-    f.NVFP4_ONE_LEVEL.replace(name="bf16_scale", scale=f.BF16_ELEMENT),
-    f.MXFP8_E5M2.replace(name="special", overflow=f.Overflow.SPECIAL, block=(2, 32)),
-    f.MXFP4.replace(name="fp16_element", element=f.FP16_ELEMENT),
-    f.MXFP4.replace(name="bf16_element", element=f.BF16_ELEMENT),
-    f.NVFP4.replace(name="whole_row", block=(1, f.WHOLE)),
-    f.FP8_TENSOR_E4M3.replace(name="tall", block=(f.WHOLE, 16)),
-    f.BlockFormat(name="e4m3_cast", element=f.E4M3),
-]
-FORMATS = [*map(f.get, f.names()), *DECLARED]
-
-
-def bits(x: Tensor) -> Tensor:
-    x = x.contiguous()
-    return (
-        x if not x.is_floating_point() else x.view(torch.int32 if x.itemsize == 4 else torch.int16)
-    )
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    """Equal bits, NaN included, and equal layout."""
-    return (
-        one.shape == other.shape
-        and one.dtype == other.dtype
-        and (1 in one.shape or one.stride() == other.stride())
-        and torch.equal(bits(one), bits(other))
-    )
 
 
 def results(x: Tensor, fmt: BlockFormat, how: tuple[Any, ...]) -> list[Tensor]:
@@ -169,6 +128,8 @@ def test_two_orientations_from_one_read_are_the_two_operands() -> None:
 def test_every_hadamard_size(size: int) -> None:
     signs = f.Hadamard(size, signs=5).vector
     x = torch.randn(512, 37)
+    # a NaN with a sign and a payload: results hold the one NaN of their dtype
+    x.view(torch.int32)[3, 5] = -(1 << 22) + 1
     for dtype, dim in itertools.product(DTYPES, (0, 1)):
         part = x.to(dtype) if dim == 0 else x.t().to(dtype)
         with backends.backend("reference"):
@@ -275,8 +236,26 @@ def test_choices_that_cannot_be_had_are_refused() -> None:
             quantize(x, f.NVFP4)
     with backends.backend("native"), pytest.raises(InputError, match="computes on CPUs"):
         backends.chosen(torch.device("cuda"))
-    with backends.backend("triton"), pytest.raises(InputError, match="'triton'"):
-        quantize(x, f.NVFP4)
+
+
+def test_triton_is_refused_where_it_cannot_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is installed here and interprets, or not."""
+    x = torch.randn(16, 16)
+    expected = quantize(x, f.NVFP4)
+    for installed, runs, reason in (
+        (False, False, "triton is not installed; use 'reference'"),
+        (True, False, "computes on GPUs, and the tensor is on cpu; use 'native'"),
+    ):
+        monkeypatch.setattr(backends, "has_triton", lambda answer=installed: answer)
+        monkeypatch.setattr(backends, "_runs_triton", lambda _, answer=runs: answer)
+        with backends.backend("triton"), pytest.raises(InputError, match=reason):
+            quantize(x, f.NVFP4)
+        assert backends.chosen(torch.device("cuda")) == ("triton" if installed else "reference")
+    monkeypatch.undo()
+    if not backends.has_triton() or not backends._runs_triton(x.device):
+        return
+    with backends.backend("triton"):
+        assert quantize(x, f.NVFP4).equal(expected)
 
 
 CHILD = """

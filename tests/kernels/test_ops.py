@@ -101,6 +101,9 @@ def test_the_other_operators_pass_opcheck() -> None:
     for alpha in (None, torch.randn(1), torch.randn(4, 1)):
         torch.library.opcheck(ops.matmul, (a, b, alpha, torch.float32))
         torch.library.opcheck(ops.matmul, (a.bfloat16(), b.bfloat16(), alpha, torch.bfloat16))
+    stored = ops.quantize(*arguments(torch.randn(32, 64), f.NVFP4))
+    both = (*stored, f.NVFP4.ints) * 2
+    torch.library.opcheck(ops.stored_matmul, (*both, 64, torch.bfloat16))
     torch.library.opcheck(ops.cast, (torch.randn(3, 5, 2).transpose(0, 1), f.E4M3.ints, 0, 0))
     counts = torch.tensor([0, 3, 1])
     experts = torch.randn(3, 6, 8)

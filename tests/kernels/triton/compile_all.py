@@ -93,10 +93,14 @@ def columns(fmt: f.BlockFormat, bits: int, size: int = 16, **fields: Any) -> Qua
     return asked(fmt, bits, transposed=True, hadamard=size, signs=signs, **fields)
 
 
+def dequantized(one: Quantization) -> Tensor:
+    return quantize.dequantized(one, one.x_MK.dtype)
+
+
 def pair() -> Any:
     straight = asked(f.NVFP4, x_MK=x(torch.bfloat16))
     turned = columns(f.NVFP4, 8, x_MK=straight.x_MK)
-    return triton_pair.operand_pair(straight, turned, torch.bfloat16)
+    return triton_pair.operand_pair(straight, turned, torch.bfloat16, True)
 
 
 def codes(fmt: f.BlockFormat, rows: int = N, groups: tuple[int, ...] = ()) -> matmul.Factor:
@@ -141,17 +145,17 @@ Call = Callable[[], Any]
 #: what is called, for which capabilities; the labels say what the test may expect
 CASES: dict[str, tuple[Call, tuple[int, ...]]] = {
     "quantize codes": (lambda: quantize.codes_and_scales(asked(f.NVFP4)), EVERY),
-    "quantize stochastic": (lambda: quantize.dequantized(asked(f.NVFP4, 8)), EVERY),
+    "quantize stochastic": (lambda: dequantized(asked(f.NVFP4, 8)), EVERY),
     "quantize columns": (lambda: quantize.codes_and_scales(columns(f.NVFP4, 8)), EVERY),
-    "quantize 16x16": (lambda: quantize.dequantized(asked(f.NVFP4_16X16, x_MK=HALF)), EVERY),
+    "quantize 16x16": (lambda: dequantized(asked(f.NVFP4_16X16, x_MK=HALF)), EVERY),
     "quantize pair": (pair, EVERY),
     "quantize 32 bits": (lambda: quantize.operand(asked(f.NVFP4_ROWWISE, 32)), (90,)),
     "quantize mx": (lambda: quantize.codes_and_scales(asked(f.MXFP8_E4M3)), (90, 120)),
     "quantize tensor": (lambda: quantize.operand(asked(f.FP8_TENSOR_E4M3)), (90,)),
-    "quantize 128x128": (lambda: quantize.dequantized(asked(f.FP8_128X128_E4M3)), (90, 100)),
-    "quantize 4over6": (lambda: quantize.dequantized(asked(MSE)), (90, 100)),
-    "quantize 4over6 16x16": (lambda: quantize.dequantized(asked(f.NVFP4_4OVER6_16X16)), (100,)),
-    "quantize hadamard 32": (lambda: quantize.dequantized(columns(f.MXFP4, 0, 32)), (90, 100)),
+    "quantize 128x128": (lambda: dequantized(asked(f.FP8_128X128_E4M3)), (90, 100)),
+    "quantize 4over6": (lambda: dequantized(asked(MSE)), (90, 100)),
+    "quantize 4over6 16x16": (lambda: dequantized(asked(f.NVFP4_4OVER6_16X16)), (100,)),
+    "quantize hadamard 32": (lambda: dequantized(columns(f.MXFP4, 0, 32)), (90, 100)),
     "quantize native": (
         lambda: quantize.codes_and_scales(asked(f.NVFP4), native=True),
         (100, 120),

@@ -88,7 +88,7 @@ def computed(asked: Quantization) -> list[Tensor]:
     """The same by the kernels."""
     assert quantize.takes(asked)
     stored = quantize.codes_and_scales(asked)
-    return [*stored, quantize.dequantized(asked), *quantize.operand(asked)]
+    return [*stored, quantize.dequantized(asked, asked.x_MK.dtype), *quantize.operand(asked)]
 
 
 def check(device: str, cases: Sequence[Quantization]) -> None:

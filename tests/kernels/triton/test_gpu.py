@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import fp4lab
 from fp4lab import formats
+from fp4lab.kernels import backends, ops
 from fp4lab.kernels.matmul.reference import epilogue_alpha
 from tests.kernels.triton.operators import (
     Factor,
@@ -145,6 +147,32 @@ def test_large_products(fmt: formats.BlockFormat) -> None:
         assert ((product.double() - expected).abs() <= bound).all()
 
 
+def test_products_of_quantized_tensors() -> None:
+    """Through the public face: bf16 once, and by the route that this GPU has."""
+    matrices = large(), large().flip(0)[:1024]
+    a, b = (fp4lab.quantize(x_MK, formats.NVFP4) for x_MK in matrices)
+    expected, bound = expected_product(*(codes_of(x_MK, formats.NVFP4) for x_MK in matrices))
+    product = fp4lab.scaled_matmul(a, b, accumulate="fast")
+    assert ((product.double() - expected).abs() <= bound + expected.abs() * 2.0**-8).all()
+
+
+def test_bf16_operands_have_float32_sums() -> None:
+    a_MK, b_NK = large()[:512], large()[512:1024]
+    alpha = torch.tensor([3.0], device="cuda")
+    expected = a_MK.double() @ b_NK.double().t() * 3
+    terms = a_MK.double().abs() @ b_NK.double().abs().t() * 3
+    bound = terms * (2 * a_MK.shape[1] + 4) * 2.0**-24
+    for dtype, rounding in ((torch.float32, 0.0), (torch.bfloat16, 2.0**-8)):
+        product = ops.matmul(a_MK, b_NK, alpha, dtype)
+        assert product.dtype == dtype
+        assert ((product.double() - expected).abs() <= bound + expected.abs() * rounding).all()
+    assert ops.matmul(a_MK[:0], b_NK, alpha, torch.bfloat16).shape == (0, 512)
+
+
+def test_a_gpu_chooses_triton() -> None:
+    assert backends.chosen(torch.device("cuda")) == "triton"
+
+
 def test_grouped_products_of_many_tiles() -> None:
     x_MK = large()
     a = codes_of(x_MK, formats.NVFP4)
@@ -169,12 +197,12 @@ def test_grouped_products_of_many_tiles() -> None:
 def test_a_quantizer_on_another_stream_and_without_synchronizing() -> None:
     x_MK, stream = large(), torch.cuda.Stream()
     asked = Quantization(x_MK, formats.NVFP4, noise=Noise(torch.arange(4, device="cuda"), 1, 8))
-    expected = quantize.dequantized(asked)
+    expected = quantize.dequantized(asked, asked.x_MK.dtype)
     stream.wait_stream(torch.cuda.current_stream())
     torch.cuda.set_sync_debug_mode("error")
     try:
         with torch.cuda.stream(stream):
-            result = quantize.dequantized(asked)
+            result = quantize.dequantized(asked, asked.x_MK.dtype)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     stream.synchronize()

@@ -88,7 +88,7 @@ def test_products(
     assert matmul.takes(a)
     assert matmul.takes(b)
     alpha = epilogue_alpha(a_epilogue, b_epilogue, a_format, b_format)
-    expected = scaled_matmul(a_values, b_values, alpha, False)
+    expected = scaled_matmul(a_values, b_values, alpha, torch.float32)
     exact = a_values.double() @ b_values.double().t()
     assert torch.equal((a_values @ b_values.t()).double(), exact)
     assert exact.any()
@@ -116,7 +116,7 @@ def test_grouped_products(counts: tuple[int, ...], codes: bool, device: str) -> 
     start = 0
     for (_, values, epilogue), end in zip(matrices, ends.tolist(), strict=True):
         alpha = epilogue_alpha(a_epilogue, epilogue, fmt, fmt)
-        expected = scaled_matmul(a_values[start:end], values, alpha, False)
+        expected = scaled_matmul(a_values[start:end], values, alpha, torch.float32)
         assert same_bits(out[start:end], expected)
         start = end
     assert start == sum(counts)
@@ -144,6 +144,6 @@ def test_block_scaled_instructions(
     if reason := triton_scaled.why_not(a, b, device):
         pytest.skip(reason)
     alpha = epilogue_alpha(a_epilogue, b_epilogue, fmt, fmt)
-    expected = scaled_matmul(a_values, b_values, alpha, False)
+    expected = scaled_matmul(a_values, b_values, alpha, torch.float32)
     for dtype in (torch.float32, torch.bfloat16):
         assert same_bits(triton_scaled.matmul(a, b, dtype), expected.to(dtype))

@@ -38,14 +38,18 @@ def by_reference(asked: Quantization, dtype: torch.dtype) -> tuple[torch.Tensor,
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_both_operands_of_a_gemm(fmt: BlockFormat, dtype: torch.dtype, device: str) -> None:
+@pytest.mark.parametrize("row_major", [False, True])
+def test_both_operands_of_a_gemm(
+    fmt: BlockFormat, dtype: torch.dtype, row_major: bool, device: str
+) -> None:
     x_MK = matrices.some_special(generator(1), 96, 80).to(dtype)
     straight = Quantization(x_MK, fmt, noise=noise(8, 1))
     turned = Quantization(x_MK, fmt, True, 16, formats.NVFP4_SIGNS, noise(8, 2))
     here, there = asked_on(device, straight), asked_on(device, turned)
     there = there._replace(x_MK=here.x_MK)
     assert triton_pair.fuses(here, there) == (fmt is not formats.FP8_ROW_E4M3)
-    pairs = triton_pair.operand_pair(here, there, dtype)
+    pairs = triton_pair.operand_pair(here, there, dtype, row_major)
+    assert pairs[1][0].stride() == ((96, 1) if row_major else (1, 80))
     for results, asked in zip(pairs, (straight, turned), strict=True):
         assert all(map(same_bits, results, by_reference(asked, dtype)))
 
@@ -99,9 +103,10 @@ def test_amax_of_tensors_rows_and_transforms(
 ) -> None:
     x_MK = torch.randn(160, 144, generator=generator(4)).to(torch.bfloat16)
     x_MK[100, 7] = special
-    asked = Quantization(x_MK, formats.BF16, transposed, size)
+    asked = Quantization(x_MK, formats.NVFP4, transposed, size)
     z = canonical(reference.prepare(asked).abs())
-    there = asked_on(device, asked).x_MK
-    options = {"transposed": transposed, "hadamard": size}
-    assert same_bits(quantize.amax(there, **options), canonical(z.amax().view(1)))
-    assert same_bits(quantize.amax(there, by_row=True, **options), canonical(z.amax(1)))
+    there = asked_on(device, asked)
+    assert same_bits(quantize.amax(there), canonical(z.amax().view(1)))
+    by_row = there._replace(format=formats.NVFP4_ROWWISE)
+    assert same_bits(quantize.amax(by_row), canonical(z.amax(1)))
+    assert quantize.amax(there._replace(format=formats.MXFP4)).shape == (0,)
