@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fp4lab import formats
 from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level
 from fp4lab.functional import check_ragged
 from fp4lab.kernels import ops
@@ -35,6 +36,10 @@ from fp4lab.recipes.places import (
     WGRAD_X,
     Place,
 )
+
+
+#: what leaves bf16 numbers as they are
+CAST_TO_BF16 = Operand(format=formats.BF16)
 
 
 class Prepared(NamedTuple):
@@ -99,6 +104,8 @@ def prepare(
             x = ops.hadamard(x, transform.size, transform.vector, dim)
         values = x if x.dtype == dtype else widened(x)
         return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
+    if operand == CAST_TO_BF16 and x.dtype == dtype == torch.bfloat16 and not turned:
+        return Prepared(x.t() if transposed else x, x.new_zeros(0, dtype=torch.float32), None)
     _check(x, operand, how, transposed)
     values, epilogue = ops.operand(
         x,

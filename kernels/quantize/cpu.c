@@ -12,7 +12,9 @@
 #include "select.h"
 
 /* elements of a tile and the most in a row of it, where the blocks allow it: 32 KB of float32 */
+#ifndef TILE
 #define TILE 8192
+#endif
 #define WIDE 4096
 /* tiles that are written transposed have these rows, so that stores fill cache lines, and are larger */
 #define TURNED_ROWS 128
@@ -403,7 +405,8 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, const
     int finite = output_factors(p, a, b, high, wide, s->decode, s->multiplier, s->factor);
     finite &= most_of((const uint32_t *)s->amax, high * wide) < INFINITY_BITS;
     /* blocks that do not start with the tile span it: one number for all its columns */
-    const int64_t columns_a_scale = p->block_columns ? bc : t.columns;
+    const int one = !p->block_columns || p->block_scale == UNSCALED;
+    const int64_t columns_a_scale = one ? t.columns : bc;
     const int64_t size = x->dtype == FLOAT32 ? 4 : 2;
     const int direct = p->values && p->dtype == FLOAT32 && !p->turned;
     for (int64_t r = 0; r < t.rows; r++) {
