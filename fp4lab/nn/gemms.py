@@ -37,7 +37,6 @@ from fp4lab.recipes.places import (
     Place,
 )
 
-
 #: what leaves bf16 numbers as they are
 CAST_TO_BF16 = Operand(format=formats.BF16)
 
