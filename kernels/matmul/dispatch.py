@@ -56,7 +56,20 @@ def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch
 def grouped_matmul(
     a_TK: Tensor, b_ENK: Tensor, alpha_E: Tensor | None, row_counts: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """`reference.grouped_matmul`, each group by `scaled_matmul` into its rows of the result."""
+    """`reference.grouped_matmul`, each group by `scaled_matmul` into its rows of the result.
+
+    On a GPU one launch serves all groups, and the counts stay there.
+    """
+    both_bf16 = a_TK.dtype == b_ENK.dtype == torch.bfloat16
+    some = a_TK.numel() and b_ENK.numel()
+    if both_bf16 and some and multiplies_by_triton(a_TK.device):
+        from fp4lab.kernels.matmul import triton, triton_grouped
+
+        empty = a_TK.new_zeros(0, dtype=torch.float32)
+        alpha_E = empty if alpha_E is None else alpha_E.flatten()
+        a = triton.Factor(a_TK, None, empty, None, a_TK.shape[1])
+        b = triton.Factor(b_ENK, None, alpha_E, None, a_TK.shape[1])
+        return triton_grouped.grouped_matmul(a, b, row_counts.cumsum(0), dtype)
     y_TN = a_TK.new_empty((a_TK.shape[0], b_ENK.shape[1]), dtype=dtype)
     start = 0
     for e, count in enumerate(row_counts.tolist()):

@@ -1,8 +1,8 @@
 """Layers in bf16: operands in bf16, float32 sums, one rounding; both orientations of dY at once.
 
-Two numbers may differ by half an ulp of bf16 (at most 2^-8 of the exact one, which is rounded once)
-and the roundings of a float32 sum (2^-24 of the sum of magnitudes for each of its terms, of alpha and
-of the final product).
+Two numbers may differ by half an ulp of bf16 (at most 2^-8 of the exact one, rounded once) and the
+roundings of a float32 sum (2^-24 of the sum of magnitudes for each of its terms, of alpha and of
+the final product).
 """
 
 from __future__ import annotations
