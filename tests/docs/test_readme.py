@@ -20,7 +20,7 @@ def blocks(language: str) -> list[str]:
 def test_the_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     examples = [block for block in blocks("python") if "build_model" not in block]
-    assert len(examples) == 2
+    assert len(examples) == 3
     names: dict[str, object] = {}
     for example in examples:
         exec(example, names)
@@ -33,7 +33,7 @@ def test_the_recipe_file_is_one() -> None:
     (text,) = blocks("toml")
     recipe = recipes.Recipe.from_toml(text)
     assert recipe.linear == recipes.get("nvfp4-rht").linear
-    assert len(recipe.rules) == 2
+    assert len(recipe.rules) == 3
     assert recipe.resolve("blocks.1.mlp.up", 1, 2).linear == recipes.get("mxfp8").linear
 
 
