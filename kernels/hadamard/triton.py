@@ -93,13 +93,13 @@ def hadamard_tile(
         for k in tl.static_range(1, size):
             if k & (k - 1) == 0:
                 sums = sums + sums
-            sums = _add_term(sums, x_k[k], k, signs)
+            sums = add_term(sums, x_k[k], k, signs)
         y = tl.reshape(join_columns(sums, GROUPS, size), (ROWS, COLUMNS)) * scale
     return rounded_to(y, dtype)
 
 
 @triton.jit
-def _add_term(sums: tl.tensor, x: tl.tensor, k: tl.constexpr, signs: tl.constexpr) -> tl.tensor:
+def add_term(sums: tl.tensor, x: tl.tensor, k: tl.constexpr, signs: tl.constexpr) -> tl.tensor:
     """The partial sums, a power of two above k of them, with term k added."""
     NEGATIVE: tl.constexpr = (signs >> k) & 1
     first = sums[0] - x if NEGATIVE else sums[0] + x

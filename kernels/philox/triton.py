@@ -7,6 +7,8 @@ draws the counter of every element, several times slower and with the same resul
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -15,6 +17,15 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.kernels.philox.reference import key_salt
 from fp4lab.kernels.triton.launch import launch, readable
+
+
+class NoiseArguments(NamedTuple):
+    """A `Noise` as kernels take it."""
+
+    state: Tensor | None
+    row_ids: Tensor | None
+    column_offset: int
+    salts: tuple[int, int]
 
 
 @triton.jit
@@ -37,6 +48,31 @@ def words(
 
 
 @triton.jit
+def word_tile(
+    state_ptr: tl.tensor,
+    row_ids_ptr: tl.tensor,
+    first_row: tl.tensor,
+    first_column: tl.tensor,
+    num_rows: tl.tensor,
+    salt_low: tl.tensor,
+    salt_high: tl.tensor,
+    bits: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> tl.tensor:
+    """The words that hold the noise of an aligned tile, uint32 `[ROWS, COLUMNS * bits / 32]`."""
+    LANES: tl.constexpr = 128 // bits
+    row = first_row + tl.arange(0, ROWS).to(tl.int64)
+    if row_ids_ptr is not None:
+        row = tl.load(row_ids_ptr + row, mask=row < num_rows, other=0)
+    block = first_column // LANES + tl.arange(0, COLUMNS // LANES)
+    w0, w1, w2, w3 = words(block[None, :], row[:, None], state_ptr, salt_low, salt_high)
+    # the last two axes are (word // 2, word % 2)
+    word = tl.join(tl.join(w0, w2), tl.join(w1, w3))
+    return tl.reshape(word, (ROWS, COLUMNS * bits // 32))
+
+
+@triton.jit
 def noise_tile(
     state_ptr: tl.tensor,
     row_ids_ptr: tl.tensor,
@@ -55,21 +91,26 @@ def noise_tile(
     `first_row` is a row of the tensor, `first_column` (int64) a global column.
     """
     LANES: tl.constexpr = 128 // bits
-    row = first_row + tl.arange(0, ROWS).to(tl.int64)
-    if row_ids_ptr is not None:
-        row = tl.load(row_ids_ptr + row, mask=row < num_rows, other=0)
     if aligned:
-        block = first_column // LANES + tl.arange(0, COLUMNS // LANES)
-        w0, w1, w2, w3 = words(block[None, :], row[:, None], state_ptr, salt_low, salt_high)
-        # the last two axes are (word // 2, word % 2)
-        word = tl.join(tl.join(w0, w2), tl.join(w1, w3))
+        noise = word_tile(
+            state_ptr,
+            row_ids_ptr,
+            first_row,
+            first_column,
+            num_rows,
+            salt_low,
+            salt_high,
+            bits,
+            ROWS,
+            COLUMNS,
+        )
         if bits == 8:
-            word = tl.reshape(word, (ROWS, COLUMNS // 4, 1))
-            noise = (word >> (tl.arange(0, 4) * 8).to(tl.uint32)[None, None, :]) & 0xFF
-        else:
-            noise = word
-        noise = tl.reshape(noise, (ROWS, COLUMNS))
+            shift = (tl.arange(0, 4) * 8).to(tl.uint32)[None, None, :]
+            noise = tl.reshape((noise[:, :, None] >> shift) & 0xFF, (ROWS, COLUMNS))
     else:
+        row = first_row + tl.arange(0, ROWS).to(tl.int64)
+        if row_ids_ptr is not None:
+            row = tl.load(row_ids_ptr + row, mask=row < num_rows, other=0)
         column = first_column + tl.arange(0, COLUMNS).to(tl.int64)
         block = column // LANES
         w0, w1, w2, w3 = words(block[None, :], row[:, None], state_ptr, salt_low, salt_high)

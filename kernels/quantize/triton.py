@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fp4lab.formats import E2M1, WHOLE, BlockFormat, Level, Overflow, Selection, Ties
 from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform
-from fp4lab.kernels.philox.triton import is_aligned, salts
+from fp4lab.kernels.philox.triton import NoiseArguments, is_aligned, salts
+from fp4lab.kernels.quantize import triton_columns
 from fp4lab.kernels.quantize.reference import Quantization, amax_shape, block_sides
 from fp4lab.kernels.quantize.scales import positive_nan_
 from fp4lab.kernels.quantize.triton_kernels import Result, amax_kernel, quantize_kernel
@@ -64,15 +65,6 @@ def takes_format(fmt: BlockFormat) -> bool:
         return rows in (0, 1)
     sides = all(0 < side <= 128 and side & (side - 1) == 0 for side in (rows, columns))
     return sides and (fmt.selection == Selection.NONE or 2 <= columns <= 32)
-
-
-class NoiseArguments(NamedTuple):
-    """A `Noise` as kernels take it."""
-
-    state: Tensor | None
-    row_ids: Tensor | None
-    column_offset: int
-    salts: tuple[int, int]
 
 
 def tile_of(asked: Quantization) -> tuple[int, int]:
@@ -157,6 +149,8 @@ def prepared(
     elif asked.amax is not None:
         assert asked.amax.shape == amax_shape(asked.format, x_MK.shape[0])
         amax = positive_nan_(asked.amax.to(x_MK.device, torch.float32, copy=True).contiguous())
+    elif amax is None and triton_columns.takes(asked):
+        amax = triton_columns.amax(asked, amax_how(how))
     elif amax is None:
         amax = _amax(x_MK, how, tile, by_row=level == Level.ROW)
     return Operand(asked, x_MK, how, plan, tile, amax, whole)
@@ -188,8 +182,13 @@ def amax(asked: Quantization) -> Tensor:
     return prepared(asked._replace(amax=None), Result.OPERAND, torch.float32).amax
 
 
-def _run(operand: Operand, out: Tensor, scales: Tensor | None) -> None:
+def _run(operand: Operand, out: Tensor, scales: Tensor | None, turned: bool = False) -> None:
     noise = noise_arguments(operand.asked)
+    if triton_columns.takes(operand.asked) and not operand.how.native:
+        amax = operand.amax if operand.amax.numel() else None
+        tensors = (out, scales, amax)
+        triton_columns.run(operand.asked, operand.how, operand.plan, noise, tensors, turned=turned)
+        return
     # 4-over-6 and Hadamard hold every element twice; fewer a thread keep them in registers
     twice = operand.plan.selection or 0 < operand.how.hadamard <= 16
     launch(
@@ -295,7 +294,7 @@ def operand(
     if asked.format.whole_rows:
         rows = asked.shape[0] if asked.format.block == (1, WHOLE) else 1
         late = torch.empty(rows, dtype=torch.float32, device=out.device)
-    _run(quantized, out, late)
+    _run(quantized, out, late, turned)
     return out, epilogue(quantized, late)
 
 

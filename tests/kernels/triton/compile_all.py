@@ -140,13 +140,18 @@ def bits(column_offset: int) -> Tensor:
 
 
 MSE = f.NVFP4_4OVER6.replace(selection=f.Selection.MSE)
-HALF = x(torch.float16)
+HALF, BF16 = x(torch.float16), torch.bfloat16
 Call = Callable[[], Any]
 #: what is called, for which capabilities; the labels say what the test may expect
 CASES: dict[str, tuple[Call, tuple[int, ...]]] = {
     "quantize codes": (lambda: quantize.codes_and_scales(asked(f.NVFP4)), EVERY),
     "quantize stochastic": (lambda: dequantized(asked(f.NVFP4, 8)), EVERY),
     "quantize columns": (lambda: quantize.codes_and_scales(columns(f.NVFP4, 8)), EVERY),
+    "quantize columns values": (lambda: quantize.operand(columns(f.NVFP4, 0), BF16), (90, 100)),
+    "quantize columns turned": (
+        lambda: quantize.operand(columns(f.MXFP4, 8, 32), BF16, True),
+        (90,),
+    ),
     "quantize 16x16": (lambda: dequantized(asked(f.NVFP4_16X16, x_MK=HALF)), EVERY),
     "quantize pair": (pair, EVERY),
     "quantize 32 bits": (lambda: quantize.operand(asked(f.NVFP4_ROWWISE, 32)), (90,)),
@@ -243,6 +248,7 @@ def compiled() -> Iterator[dict[str, Any]]:
                     "instructions": sorted(set(INTERESTING.findall(ptx))),
                     "forbidden": sorted(set(FORBIDDEN.findall(ptx))),
                     "stack": stack_of(binary.asm["cubin"]),
+                    "barriers": ptx.count("bar.sync"),
                 }
 
 

@@ -8,6 +8,14 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.fixture
+def by_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels that take every case, also where those of test_columns.py would be chosen."""
+    from tests.kernels.triton import operators
+
+    monkeypatch.setattr(operators.triton_columns, "takes", lambda _: False)
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """ "cpu" is the interpreter."""

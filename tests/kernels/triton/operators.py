@@ -19,7 +19,7 @@ from fp4lab.kernels.matmul import triton_grouped, triton_scaled
 from fp4lab.kernels.matmul.triton import Factor
 from fp4lab.kernels.minifloat import triton as minifloat
 from fp4lab.kernels.philox import triton as philox
-from fp4lab.kernels.quantize import reference, triton_pair, triton_stored
+from fp4lab.kernels.quantize import reference, triton_columns, triton_pair, triton_stored
 from fp4lab.kernels.quantize import triton as quantize
 from fp4lab.kernels.quantize.reference import Noise, Quantization
 from fp4lab.kernels.quantize.scales import positive_nan_
@@ -36,6 +36,7 @@ __all__ = [
     "philox",
     "quantize",
     "reference",
+    "triton_columns",
     "triton_grouped",
     "triton_pair",
     "triton_scaled",

@@ -21,6 +21,7 @@ from tests.kernels.triton.operators import (
     triton_stored,
 )
 
+pytestmark = pytest.mark.usefixtures("by_tiles")
 FORMATS = [
     formats.NVFP4,
     formats.NVFP4_ROWWISE,

@@ -27,6 +27,7 @@ from tests.kernels.triton.operators import (
     same_bits,
 )
 
+pytestmark = pytest.mark.usefixtures("by_tiles")
 #: one of each arithmetic: two levels, exponents, float32 scales, selection, and a plain cast
 ARITHMETICS = [
     formats.NVFP4,

@@ -37,6 +37,8 @@ MEANT = {
     ("scaled mxfp4", 100): "tcgen05.mma.cta_group::1.kind::mxf4.block_scale",
     ("scaled mxfp4", 120): ".kind::mxf4nvf4.block_scale.scale_vec::2X",
 }
+#: rounded to nearest and written as they are stored, columns never change their thread
+NO_EXCHANGE = "quantize columns values"
 #: Triton 3.6's compiler keeps this one's sums in memory
 SPILLS_IN_OLD = "quantize 4over6 16x16"
 
@@ -56,6 +58,8 @@ def problems(record: dict[str, Any]) -> list[str]:
     old = triton.__version__ < "3.9" and case == SPILLS_IN_OLD
     if record["stack"] and not old and (exact or (case.startswith("product") and capability == 90)):
         wrong.append(f"{record['stack']} bytes of stack")
+    if case == NO_EXCHANGE and record["kernel"] == "columns_kernel" and record["barriers"]:
+        wrong.append(f"{record['barriers']} barriers: threads exchange elements")
     return [f"{case} ({record['kernel']}, sm_{capability}): {text}" for text in wrong]
 
 
@@ -83,6 +87,7 @@ def test_a_wrong_kernel_would_be_found() -> None:
         "instructions": ["cvt.rn.satfinite.e2m1x2.f32"],
         "forbidden": [],
         "stack": 0,
+        "barriers": 3,
     }
     assert problems(record) == []
     assert (
@@ -90,3 +95,5 @@ def test_a_wrong_kernel_would_be_found() -> None:
     )
     scaled = {**record, "case": "scaled nvfp4", "instructions": [], "stack": 8}
     assert len(problems(scaled)) == 1
+    columns = {**record, "case": "quantize columns values", "kernel": "columns_kernel"}
+    assert len(problems(columns)) == 1
