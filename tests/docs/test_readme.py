@@ -33,7 +33,7 @@ def test_the_recipe_file_is_one() -> None:
     (text,) = blocks("toml")
     recipe = recipes.Recipe.from_toml(text)
     assert recipe.linear == recipes.get("nvfp4-rht").linear
-    assert len(recipe.rules) == 3
+    assert len(recipe.rules) == 2
     assert recipe.resolve("blocks.1.mlp.up", 1, 2).linear == recipes.get("mxfp8").linear
 
 
