@@ -3,7 +3,7 @@
 
 Schemas are flat (tensors and integers), so a model that uses them compiles with `fullgraph=True`,
 and to a compiler each is one opaque call: no pass can drop the rounding inside. A faster
-implementation is chosen in `quantize/dispatch.py` and must equal the reference bit for bit.
+implementation is chosen in an operator's `dispatch.py` and must equal the reference bit for bit.
 
 All take the matrix `x` as it is stored, `[M, K]` row-major in meaning (any strides), and the same
 description of how it is quantized:

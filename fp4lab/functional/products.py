@@ -124,7 +124,7 @@ def grouped_scaled_matmul(
 ) -> Tensor:
     """Consecutive groups of a's rows, each times a matrix of its own: experts of a mixture.
 
-    The same numbers as `scaled_matmul` of every group, but in one call.
+    What `scaled_matmul` of every group gives (sums may be ordered otherwise on a GPU), in one call.
 
     Args:
         a: `[T, K]`, blocks along K; its rows are sorted by group.
@@ -187,12 +187,12 @@ def packed_linear(
 ) -> Tensor:
     """`x W^T` for a few rows of x, with weights that stay packed: a step of generation.
 
-    Up to 16 rows read the codes themselves, an eighth of the bytes of float32; more rows decode the
-    weights first. bf16 activations are multiplied as bf16 where the CPU does (numbers below 2^-126
-    count as zero there), with float32 sums.
+    On a CPU with the C operators, up to 16 rows read the codes themselves, a seventh of the bytes
+    of float32 for NVFP4; otherwise the weights are decoded first. bf16 activations are multiplied
+    as bf16 where the CPU does (numbers below 2^-126 count as zero there), with float32 sums.
 
     Args:
-        x: `[.., K]`, float16, bfloat16 or float32.
+        x: `[.., K]`, float16 to float64 (float64 is rounded to float32 first).
         weight: `[N, K]`, blocks along K.
         activations: "same", or "int8": x in blocks of 16 with a float32 scale each, rounded to
             `-127 .. 127`, which costs about 0.5 % of accuracy and is faster where the CPU has VNNI.

@@ -8,7 +8,7 @@
  * decoded to float32 first. With int8 activations (VNNI) each block of x has a scale of its own, and
  * sums within a block are exact integers.
  */
-#include "../quantize/dequantize.c"
+#include "../quantize/stored.h"
 
 typedef struct {
     stored_t weights;      /* rows N, columns K; without amax and y */
@@ -34,14 +34,6 @@ static float dot(const float *restrict a, const float *restrict b, int64_t count
     for (int half = 8; half; half /= 2)
         for (int l = 0; l < half; l++) lane[l] += lane[l + half];
     return lane[0];
-}
-
-static void row_factors(const stored_t *p, int64_t row, int64_t blocks, float *factor)
-{
-    const int64_t br = p->block_rows ? p->block_rows : max64(p->rows, 1), at = row / br * blocks;
-    for (int64_t b = 0; b < blocks; b++)
-        factor[b] = p->scale_values ? p->scale_values[((const uint8_t *)p->scales)[at + b]]
-                                    : ((const float *)p->scales)[at + b];
 }
 
 /* int8 activations: round(x 127 / amax) to nearest, ties to even, and amax / 127, for each block */
@@ -163,9 +155,6 @@ TARGET_INT8 static float int8_row(const stored_t *p, const uint8_t *codes, const
     }
     return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
 }
-#endif
-
-#if defined(__AVX512F__)
 /* whether weights are what the looked-up versions read */
 static int is_looked_up(const product_t *q)
 {
@@ -208,12 +197,17 @@ static int bf16_product(const product_t *q)
         lanes[j] = _mm512_loadu_si512(which);
     }
     const uint8_t *scales = p->scales;
-#pragma omp parallel for schedule(static) num_threads(p->threads) if (p->threads > 1)
-    for (int64_t n = 0; n < N; n++)
-        for (int64_t b = 0; b < q->batch; b += TOGETHER)
-            bf16_rows((int)min64(TOGETHER, q->batch - b), p, p->codes + n * (K / 2),
-                      scales + n / br * blocks, lanes, table, x + b * ld, ld, q->y + b * N + n, N,
-                      q->alpha[q->alpha_per_row ? n : 0]);
+#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
+    {
+        const fp_state_t state = keep_denormals();
+#pragma omp for schedule(static)
+        for (int64_t n = 0; n < N; n++)
+            for (int64_t b = 0; b < q->batch; b += TOGETHER)
+                bf16_rows((int)min64(TOGETHER, q->batch - b), p, p->codes + n * (K / 2),
+                          scales + n / br * blocks, lanes, table, x + b * ld, ld, q->y + b * N + n, N,
+                          q->alpha[q->alpha_per_row ? n : 0]);
+        restore(state);
+    }
     free(x);
     return 0;
 }
@@ -251,21 +245,27 @@ static int int8_product(const product_t *q)
             correction[lane] = -12 * sum;
             lane_scale[lane] = lane * 8 < K ? scale[lane * 8 / ACTIVATION_BLOCK] : 0.0f;
         }
-#pragma omp parallel for schedule(static) num_threads(p->threads) if (p->threads > 1)
-        for (int64_t n = 0; n < N; n++) {
-            const uint8_t *row = p->codes + n * (K / 2), *scales = (const uint8_t *)p->scales + n / br * blocks;
-            const int64_t whole = K / 256 * 2;
-            float sum = int8_row(p, row, scales, whole, lanes, table, turned, lane_scale, correction);
-            if (whole < groups) {
-                /* a row that ends within 256 columns is padded with zeros */
-                uint8_t last[128] = {0}, last_scales[16] = {0};
-                const int64_t at = whole * 128, left = K - at;
-                memcpy(last, row + at / 2, (size_t)left / 2);
-                memcpy(last_scales, scales + at / p->block_columns, (size_t)(left / p->block_columns));
-                sum += int8_row(p, last, last_scales, 2, lanes, table, turned + at, lane_scale + at / 8,
-                                correction + at / 8);
+#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
+        {
+            const fp_state_t state = keep_denormals();
+#pragma omp for schedule(static)
+            for (int64_t n = 0; n < N; n++) {
+                const uint8_t *row = p->codes + n * (K / 2);
+                const uint8_t *scales = (const uint8_t *)p->scales + n / br * blocks;
+                const int64_t whole = K / 256 * 2;
+                float sum = int8_row(p, row, scales, whole, lanes, table, turned, lane_scale, correction);
+                if (whole < groups) {
+                    /* a row that ends within 256 columns is padded with zeros */
+                    uint8_t last[128] = {0}, last_scales[16] = {0};
+                    const int64_t at = whole * 128, left = K - at;
+                    memcpy(last, row + at / 2, (size_t)left / 2);
+                    memcpy(last_scales, scales + at / p->block_columns, (size_t)(left / p->block_columns));
+                    sum += int8_row(p, last, last_scales, 2, lanes, table, turned + at,
+                                    lane_scale + at / 8, correction + at / 8);
+                }
+                q->y[b * N + n] = sum * (0.5f * q->alpha[q->alpha_per_row ? n : 0]);
             }
-            q->y[b * N + n] = sum * (0.5f * q->alpha[q->alpha_per_row ? n : 0]);
+            restore(state);
         }
     }
     free(codes);
@@ -299,6 +299,7 @@ static int decoded_product(const product_t *q)
         }
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1) reduction(| : failed)
         {
+            const fp_state_t state = keep_denormals();
             float *factor = malloc((size_t)(blocks + K) * 4), *row = factor + blocks;
             failed = factor == NULL;
 #pragma omp for schedule(static)
@@ -310,6 +311,7 @@ static int decoded_product(const product_t *q)
                     q->y[b * N + n] = dot(row, x + b * K, K) * q->alpha[q->alpha_per_row ? n : 0];
             }
             free(factor);
+            restore(state);
         }
     }
     free(x);

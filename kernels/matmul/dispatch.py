@@ -58,7 +58,7 @@ def grouped_matmul(
 ) -> Tensor:
     """`reference.grouped_matmul`, each group by `scaled_matmul` into its rows of the result.
 
-    On a GPU one launch serves all groups, and the counts stay there.
+    On a GPU one launch serves all groups, and their sizes are read there.
     """
     both_bf16 = a_TK.dtype == b_ENK.dtype == torch.bfloat16
     some = a_TK.numel() and b_ENK.numel()

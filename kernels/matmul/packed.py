@@ -57,10 +57,9 @@ def _by_native(
     batch, columns = x_BK.shape
     rows = codes.shape[0]
     weights, kept = stored.asked_of_c(codes, scales, None, fmt, columns, x_BK.dtype)
-    weights.threads = c.threads(rows * columns)
     alpha = reference.epilogue_alpha(amax.new_zeros(0), amax, None, fmt)
     alpha = torch.ones(1) if alpha is None else alpha.contiguous()
-    y_BN = x_BK.new_empty((batch, rows), dtype=torch.float32)
+    y_BN = c.new_result((batch, rows), torch.float32)
     product: Any = _Product(
         weights=weights,
         batch=batch,

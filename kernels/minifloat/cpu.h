@@ -14,8 +14,8 @@ typedef struct {
     float max_value, beyond;               /* what a magnitude above max_value becomes */
 } element_t;
 
-/* Types and rules whose rounding has no branch: ties to even, and saturating or on a float's own bits.
- * In between, for all others, stands `round_nearest`. */
+/* Types and rules whose rounding has no branch: ties to even, saturating or on a float's own bits; all
+ * others are ANY, by `round_nearest`. */
 enum { PLAIN, SHORT, ANY };
 
 INLINE int kind_of(const element_t *t)
@@ -56,7 +56,7 @@ INLINE uint32_t code_of(float q, const element_t t)
     int32_t e = grid_exponent(a, t), low = (127 + t.min_exponent) * (1 << 23);
     uint32_t steps = bits_of(a + grid_power(e, 23 - t.mantissa_bits)) & ((4u << t.mantissa_bits) - 1);
     uint32_t code = steps + ((uint32_t)(e - low) >> (23 - t.mantissa_bits));
-    return code | (bits_of(q) & SIGN ? (uint32_t)t.sign_code : 0u);
+    return code | (bits_of(q) >> 31) * (uint32_t)t.sign_code;
 }
 
 /* the same, NaN and infinity included */
@@ -68,14 +68,10 @@ INLINE uint32_t any_code_of(float q, const element_t t)
     return code_of(q, t);
 }
 
-/* plain types: the code of the nearest number, from the same sum */
+/* plain types: the code of the nearest number, for the sum that finds a code rounds */
 INLINE uint32_t nearest_even_code(float v, const element_t t)
 {
-    float a = at_most(magnitude(v), t.max_value);
-    int32_t e = grid_exponent(a, t), low = (127 + t.min_exponent) * (1 << 23);
-    uint32_t steps = bits_of(a + grid_power(e, 23 - t.mantissa_bits)) & ((4u << t.mantissa_bits) - 1);
-    uint32_t code = steps + ((uint32_t)(e - low) >> (23 - t.mantissa_bits));
-    return code | (bits_of(v) >> 31) * (uint32_t)t.sign_code;
+    return code_of(with_sign(at_most(magnitude(v), t.max_value), v), t);
 }
 
 /* short floats, ties to even: the leading bits; the carry of a magnitude never reaches the sign */

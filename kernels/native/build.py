@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -41,12 +42,12 @@ def source_hash() -> str:
     return digest.hexdigest()[:20]
 
 
-def compiler() -> str:
-    """`$CC`, cc or gcc; RuntimeError where there is none."""
+def compiler() -> list[str]:
+    """`$CC` with its arguments, cc or gcc; RuntimeError where there is none."""
     found = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if found is None:
         raise RuntimeError("no C compiler (cc, gcc or $CC) was found")
-    return found
+    return shlex.split(found)
 
 
 def compile_library(target: Path, *extra: str) -> None:
@@ -61,9 +62,9 @@ def compile_library(target: Path, *extra: str) -> None:
         threads = ("-fopenmp",) if _accepts(tools, folder, "-fopenmp") else ()
         flags = (*FLAGS, *threads, *extra)
         sets = X86 if platform.machine() in ("x86_64", "AMD64") else PLAIN
-        detect = [tools, "-c", *flags, f'-DSOURCES="{source_hash()}"', str(HERE / "detect.c")]
+        detect = [*tools, "-c", *flags, f'-DSOURCES="{source_hash()}"', str(HERE / "detect.c")]
         commands = {"detect": detect} | {
-            name: [tools, "-c", *flags, *march, f"-DISA={name}", str(HERE / "library.c")]
+            name: [*tools, "-c", *flags, *march, f"-DISA={name}", str(HERE / "library.c")]
             for name, march in sets.items()
             if not march or _accepts(tools, folder, march[0])
         }
@@ -71,29 +72,30 @@ def compile_library(target: Path, *extra: str) -> None:
         for process, made in objects:
             _finished(process, made)
         made = folder / target.name
-        link = [tools, "-shared", *flags, *(str(path) for _, path in objects), "-lm"]
+        link = [*tools, "-shared", *flags, *(str(path) for _, path in objects), "-lm"]
         _finished(*_started(link, made))
         made.replace(target)
 
 
-def _accepts(tools: str, folder: Path, flag: str) -> bool:
+def _accepts(tools: list[str], folder: Path, *flags: str) -> bool:
+    """Whether a library can be made with these flags."""
     source = folder / "empty.c"
     source.write_text("int empty;\n")
-    command = [*tools.split(), "-c", flag, "-o", str(folder / "empty.o"), str(source)]
+    command = [*tools, "-shared", "-fPIC", *flags, "-o", str(folder / "empty.so"), str(source)]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except OSError as error:
-        raise RuntimeError(f"the C compiler {tools!r} cannot be run: {error.strerror}") from None
+        raise RuntimeError(f"the C compiler {tools[0]!r} cannot be run: {error.strerror}") from None
 
 
 def _started(command: list[str], made: Path) -> tuple[subprocess.Popen[str], Path]:
-    tools, *rest = command
-    return subprocess.Popen(
-        [*tools.split(), *rest, "-o", str(made)],
+    process = subprocess.Popen(
+        [*command, "-o", str(made)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    ), made
+    )
+    return process, made
 
 
 def _finished(process: subprocess.Popen[str], made: Path) -> None:

@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
-#define _GNU_SOURCE
 #include <string.h>
 #if defined(__linux__)
 #include <sys/mman.h>

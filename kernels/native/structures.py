@@ -49,7 +49,6 @@ class Noise(ctypes.Structure):
 
     _fields_ = (
         ("bits", ctypes.c_int32),
-        ("has_row_ids", ctypes.c_int32),
         ("key", ctypes.c_uint32 * 2),
         ("step", ctypes.c_uint32),
         ("microbatch", ctypes.c_uint32),
@@ -81,7 +80,7 @@ def element(
     )
 
 
-#: the matrices whose addresses C has been given
+#: the matrices whose addresses C has been given, which the cache of `matrix` may let go
 _matrices: dict[tuple[int, tuple[int, ...]], Tensor] = {}
 
 

@@ -6,7 +6,7 @@
 
 /* where the noise of a tensor comes from; `key` includes stream and mode */
 typedef struct {
-    int32_t bits, has_row_ids; /* bits 0: none */
+    int32_t bits; /* 0: none */
     uint32_t key[2], step, microbatch;
     int64_t column_offset;
 } noise_t;

@@ -24,13 +24,14 @@ from fp4lab.kernels.quantize.scales import positive_nan_, stored
 def codes_and_scales(asked: Quantization) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
     fmt = asked.format
-    if _by_triton(asked):
+    who = _who(asked)
+    if who == "triton":
         from fp4lab.kernels.quantize import triton
 
         return triton.codes_and_scales(asked, native=triton.takes_native(asked))
-    if not _by_c(asked):
+    if who != "native":
         return _by_torch(
-            asked, lambda encoded, group: reference.codes_and_scales(encoded, fmt, group.shape)
+            asked, who, lambda encoded, group: reference.codes_and_scales(encoded, fmt, group.shape)
         )
     # C writes bytes; wider codes are made here
     in_bytes = fmt.element.bits <= 8
@@ -46,11 +47,12 @@ def codes_and_scales(asked: Quantization) -> list[Tensor]:
 def amax(asked: Quantization) -> Tensor:
     """The second-level amax that the operand would get: float32 `[1]`, `[M]` or `[0]`."""
     fmt = asked.format
-    if _by_triton(asked):
+    who = _who(asked)
+    if who == "triton":
         from fp4lab.kernels.quantize import triton
 
         return triton.amax(asked)
-    if _by_c(asked):
+    if who == "native":
         (made,) = native.quantize([asked], [Want(amax_only=True)])
         return made.amax
     values = reference.prepare(asked).abs()
@@ -63,16 +65,17 @@ def amax(asked: Quantization) -> Tensor:
 def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
     """The numbers that codes and scales stand for: computed in float32, rounded to `dtype`."""
     fmt = asked.format
-    if _by_triton(asked):
+    who = _who(asked)
+    if who == "triton":
         from fp4lab.kernels.quantize import triton
 
         return triton.dequantized(asked, dtype)
-    if _by_c(asked):
+    if who == "native":
         in_c = dtype if dtype in DTYPES else torch.float32
         (made,) = native.quantize([asked], [Want(dtype=in_c)])
         return made.data if in_c == dtype else made.data.to(dtype)
     values, _ = _by_torch(
-        asked, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.amax]
+        asked, who, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.amax]
     )
     return _rounded(values, dtype)
 
@@ -88,14 +91,15 @@ def operands(
         dtype: float32, or bf16 where that holds the numbers.
         turned: give a transposed operand row-major, instead of with the strides of x^T.
     """
-    if all(map(_by_triton, asked)):
+    who = [_who(one) for one in asked]
+    if all(one == "triton" for one in who):
         from fp4lab.kernels.quantize import triton, triton_pair
 
         if len(asked) == 1:
             return [triton.operand(asked[0], dtype, turned)]
         straight, across = asked
         return list(triton_pair.operand_pair(straight, across, dtype, turned))
-    if not all(map(_by_c, asked)):
+    if not all(one == "native" for one in who):
         return [_operand_by_torch(one, dtype, turned) for one in asked]
     wanted = [
         Want(
@@ -127,7 +131,7 @@ def _operand_by_torch(
         scale = encoded.decode_R1C1 if fmt.whole_rows else None
         return [values, values[:0, :0] if scale is None else scale[:, 0, :, 0], encoded.amax]
 
-    values, scales, amax = _by_torch(asked, finish)
+    values, scales, amax = _by_torch(asked, _who(asked), finish)
     epilogue = reference.epilogue(scales, amax, fmt, asked.shape[0])
     values = _rounded(values, dtype)
     as_stored = asked.transposed and not turned
@@ -140,22 +144,21 @@ def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
     return positive_nan_(values) if values.element_size() == 2 else values
 
 
-def _by_triton(asked: Quantization) -> bool:
-    if backends.chosen(asked.x_MK.device) != "triton":
-        return False
-    # modules of kernels are imported where they are used, for they import Triton
-    from fp4lab.kernels.quantize import triton
+def _who(asked: Quantization) -> str:
+    """Who computes this case: the backend in force, or the one after it that can."""
+    who = backends.chosen(asked.x_MK.device)
+    if who == "native":
+        return who if native.takes(asked) else "torch"
+    if who == "triton":
+        # modules of kernels are imported where they are used, for they import Triton
+        from fp4lab.kernels.quantize import triton
 
-    return triton.takes(asked)
+        return who if triton.takes(asked) else "reference"
+    return who
 
 
-def _by_c(asked: Quantization) -> bool:
-    return backends.chosen(asked.x_MK.device) == "native" and native.takes(asked)
-
-
-def _by_torch(asked: Quantization, finish: chunked.Finish) -> list[Tensor]:
-    # a GPU's cache holds no group, and would wait for each
-    in_groups = backends.chosen(asked.x_MK.device) in ("native", "torch")
-    if in_groups and chunked.takes(asked):
+def _by_torch(asked: Quantization, who: str, finish: chunked.Finish) -> list[Tensor]:
+    """In groups of rows on a CPU; a GPU's cache would hold none of them."""
+    if who == "torch" and chunked.takes(asked):
         return chunked.encoded(asked, finish)
     return finish(reference.encoded(asked), asked)

@@ -5,29 +5,11 @@
 #include "../minifloat/cpu.h"
 #include "plan.h"
 
-INLINE float power_of_two(const plan_t *p, float a, float *multiplier)
-{
-    const element_t t = p->element;
-    const int divided = p->scale_rule == RULE_ROUND_UP || p->scale_rule == RULE_NEAREST;
-    float ideal = divided ? a / t.max_value : a;
-    int exponent;
-    float fraction = frexpf(ideal, &exponent);
-    int up = p->scale_rule == RULE_FLOOR     ? 0
-             : p->scale_rule == RULE_EVEN    ? fraction >= p->even_limit
-             : p->scale_rule == RULE_NEAREST ? fraction >= 0.75f
-                                             : fraction > 0.5f;
-    exponent += up - 1 - (divided ? 0 : t.max_exponent);
-    if (ideal == 0.0f || exponent < p->scale.min_exponent) exponent = p->scale.min_exponent;
-    if (exponent > p->scale.max_exponent) exponent = p->scale.max_exponent;
-    if (bits_of(a) >= INFINITY_BITS) return *multiplier = THE_NAN;
-    *multiplier = ldexpf(1.0f, -exponent);
-    return ldexpf(1.0f, exponent);
-}
+/* 2^e for e from -127, which is subnormal, to 127 */
+INLINE float exp2_of(int32_t e) { return float_of(e == -127 ? 1u << 22 : (uint32_t)(e + 127) << 23); }
 
-/* The same without branches or calls, for normal ideals above the scale's range of subnormals; the
- * rest is left to `power_of_two`. Returns whether any was left. */
-static int powers_of_two(const plan_t *p, int64_t count, float *restrict decode,
-                         float *restrict multiplier)
+static void powers_of_two(const plan_t *p, int64_t count, float *restrict decode,
+                          float *restrict multiplier)
 {
     const int divided = p->scale_rule == RULE_ROUND_UP || p->scale_rule == RULE_NEAREST;
     const float largest = p->element.max_value;
@@ -37,21 +19,19 @@ static int powers_of_two(const plan_t *p, int64_t count, float *restrict decode,
                           : p->scale_rule == RULE_NEAREST ? 1u << 22
                                                           : 1u;
     const int32_t shift = divided ? 0 : p->element.max_exponent;
-    const int32_t low = max64(p->scale.min_exponent, -126), high = min64(p->scale.max_exponent, 126);
-    int32_t left = 0;
+    const int32_t low = p->scale.min_exponent, high = p->scale.max_exponent;
     for (int64_t i = 0; i < count; i++) {
-        uint32_t u = bits_of(divided ? decode[i] / largest : decode[i]);
-        int32_t exponent = (int32_t)(u >> 23) - 127 - shift + ((u & 0x7FFFFFu) >= from);
-        left |= (u < (1u << 23)) | (u >= INFINITY_BITS) | (exponent < low) | (exponent > high);
-        multiplier[i] = float_of((uint32_t)(exponent));
+        const float a = decode[i], ideal = divided ? a / largest : a;
+        /* a subnormal one has its exponent when it is made normal */
+        const int small = bits_of(ideal) < 1u << 23;
+        const uint32_t u = bits_of(small ? ideal * 0x1p32f : ideal);
+        int32_t e = (int32_t)(u >> 23) - (small ? 159 : 127) - shift + ((u & 0x7FFFFFu) >= from);
+        e = e < low || ideal == 0.0f ? low : e;
+        e = e > high ? high : e;
+        const int special = bits_of(a) >= INFINITY_BITS;
+        decode[i] = special ? THE_NAN : exp2_of(e);
+        multiplier[i] = special ? THE_NAN : exp2_of(-e);
     }
-    if (left) return 1;
-    for (int64_t i = 0; i < count; i++) {
-        int32_t exponent = (int32_t)bits_of(multiplier[i]);
-        decode[i] = float_of((uint32_t)(exponent + 127) << 23);
-        multiplier[i] = float_of((uint32_t)(127 - exponent) << 23);
-    }
-    return 0;
 }
 
 INLINE float encode_first(const plan_t *p, float a, float *multiplier)
@@ -128,8 +108,7 @@ static void block_scales(const plan_t *p, int64_t a, int64_t b, int64_t rows, in
 {
     const int64_t count = rows * columns;
     if (p->block_scale == POWER_OF_TWO) {
-        if (powers_of_two(p, count, decode, multiplier))
-            for (int64_t i = 0; i < count; i++) decode[i] = power_of_two(p, decode[i], multiplier + i);
+        powers_of_two(p, count, decode, multiplier);
     } else if (p->block_scale == UNSCALED) {
         for (int64_t i = 0; i < count; i++) decode[i] = multiplier[i] = 1.0f;
     } else if (p->block_scale == ENCODE) {

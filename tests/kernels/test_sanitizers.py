@@ -46,8 +46,7 @@ print("checked", checked)
 def runtime(name: str) -> str:
     """Where the compiler keeps a sanitizer's library; empty without one."""
     try:
-        tools = build.compiler().split()
-        asked = [*tools, f"-print-file-name={name}"]
+        asked = [*build.compiler(), f"-print-file-name={name}"]
         found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     except (RuntimeError, OSError, subprocess.CalledProcessError):
         return ""

@@ -1,0 +1,131 @@
+/* Tiles: the parts of a matrix that are worked on in memory that stays in the cache. */
+#ifndef FP4LAB_TILES_H
+#define FP4LAB_TILES_H
+
+#include "plan.h"
+
+/* elements of a tile and the most in a row of it, where the blocks allow it: 32 KB of float32 */
+#define TILE 8192
+#define WIDE 4096
+/* tiles that are written transposed have these rows, so that stores fill cache lines, and are larger */
+#define TURNED_ROWS 128
+#define TURNED_TILE (4 * TILE)
+
+typedef struct {
+    float *source, *values, *work, *out;     /* the tile converted, transformed; a row; results */
+    float *amax, *decode, *multiplier, *factor, *other_decode, *other_multiplier, *errors, *sums;
+    uint8_t *codes;
+    uint16_t *narrowed;
+    uint32_t *row_codes, *noise, *drawn, *counters;
+    uint64_t *quads;
+} scratch_t;
+
+/* rows and columns that blocks and transforms keep together */
+static int64_t lcm(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+    while (y) { int64_t rest = x % y; x = y; y = rest; }
+    return a / x * b;
+}
+
+static int spans(const plan_t *p) { return p->block_rows == 0 || p->block_columns == 0; }
+static int64_t side(int64_t block, int64_t extent) { return block ? block : max64(extent, 1); }
+
+static void tile_shape(const plan_t *plans, int count, const matrix_t *x, int first, int64_t *rows,
+                       int64_t *columns)
+{
+    int64_t unit_rows = 1, unit_columns = 1, turned = 0;
+    for (int i = 0; i < count; i++) {
+        const plan_t *p = plans + i;
+        const int64_t transform = p->hadamard.matrix ? p->hadamard.size : 1;
+        unit_rows = lcm(unit_rows, max64(p->block_rows, 1));
+        unit_columns = lcm(unit_columns, max64(p->block_columns, 1));
+        if (p->transposed) unit_rows = lcm(unit_rows, transform);
+        else unit_columns = lcm(unit_columns, transform);
+        turned |= p->turned && !first;
+        if (p->packed) unit_columns = lcm(unit_columns, 2);
+    }
+    if (turned) unit_rows = lcm(unit_rows, TURNED_ROWS);
+    const int64_t cells = turned ? TURNED_TILE : TILE;
+    const int64_t wanted = max64(64, min64(WIDE, cells / unit_rows));
+    *columns = min64(round_up(wanted, unit_columns), round_up(x->columns, unit_columns));
+    *rows = unit_rows * max64(1, cells / (unit_rows * *columns));
+    *rows = min64(*rows, round_up(x->rows, unit_rows));
+}
+
+static void *take(uintptr_t *at, int64_t bytes)
+{
+    uintptr_t taken = *at;
+    *at += (uintptr_t)round_up(bytes, 64);
+    return (void *)taken;
+}
+
+/* lays out a tile's memory from `memory` on; returns its size */
+static size_t lay_out(scratch_t *s, uintptr_t memory, const plan_t *plans, int count, int64_t rows,
+                      int64_t columns)
+{
+    uintptr_t at = memory;
+    int64_t cells = rows * columns, blocks = 1, counters = 0, lines = 1;
+    for (int i = 0; i < count; i++) {
+        const plan_t *p = plans + i;
+        blocks = max64(blocks, ceil_div(rows, side(p->block_rows, rows)) *
+                                   ceil_div(columns, side(p->block_columns, columns)));
+        if (p->noise.bits)
+            counters = max64(counters, rows * (columns * p->noise.bits / 128 + 2));
+        if (p->selection) lines = max64(lines, p->block_rows + 2);
+    }
+    s->source = take(&at, cells * 4);
+    s->values = take(&at, cells * 4);
+    s->out = take(&at, cells * 4);
+    s->codes = take(&at, cells);
+    s->row_codes = take(&at, columns * 4);
+    s->narrowed = take(&at, cells * 2);
+    s->work = take(&at, columns * 4);
+    s->quads = take(&at, cells * 4);
+    s->amax = take(&at, blocks * 4);
+    s->decode = take(&at, blocks * 4);
+    s->multiplier = take(&at, blocks * 4);
+    s->factor = take(&at, blocks * 4);
+    s->other_decode = take(&at, blocks * 4);
+    s->other_multiplier = take(&at, blocks * 4);
+    s->errors = take(&at, 2 * columns * 4);
+    s->sums = take(&at, lines * columns * 4);
+    s->noise = take(&at, counters ? cells * 4 : 0);
+    s->drawn = take(&at, (counters + LANES) * 16);
+    s->counters = take(&at, (counters + LANES) * 8);
+    return at - memory;
+}
+
+/* the tile as float32, converted where the matrix has 16 bits */
+static const float *source_of(const matrix_t *x, tile_t t, float *buffer, int64_t *ld)
+{
+    if (x->dtype == FLOAT32) {
+        *ld = x->stride;
+        return (const float *)x->data + t.row * x->stride + t.column;
+    }
+    for (int64_t r = 0; r < t.rows; r++)
+        widen(x->data, x->dtype, (t.row + r) * x->stride + t.column, t.columns, buffer + r * t.columns);
+    *ld = t.columns;
+    return buffer;
+}
+
+/* and what a plan quantizes of it: transformed, and rounded to the matrix's type */
+static const float *values_of(const plan_t *p, const matrix_t *x, tile_t t, const float *source,
+                              scratch_t *s, int64_t *ld)
+{
+    if (!p->hadamard.matrix) return source;
+    if (p->transposed)
+        hadamard_columns(p->hadamard, t.rows, t.columns, source, *ld, s->values);
+    else
+        hadamard_rows(p->hadamard, t.rows, t.columns, source, *ld, s->values);
+    *ld = t.columns;
+    if (x->dtype == BFLOAT16)
+        for (int64_t i = 0; i < t.rows * t.columns; i++)
+            s->values[i] = from_bfloat16(to_bfloat16(s->values[i]));
+    if (x->dtype == FLOAT16)
+        for (int64_t i = 0; i < t.rows * t.columns; i++)
+            s->values[i] = from_float16(to_float16(s->values[i]));
+    return s->values;
+}
+
+#endif

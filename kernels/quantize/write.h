@@ -1,0 +1,105 @@
+/* What a tile gives is written as codes, values and scales, also transposed. */
+#ifndef FP4LAB_WRITE_H
+#define FP4LAB_WRITE_H
+
+#include "tiles.h"
+
+/* Writes `rows` x `columns` numbers of 1, 2 or 4 bytes transposed: first 8 bytes of a column become one
+ * number, for all columns at once; then each column is written in one go, for its neighbours lie far
+ * apart, often at a power of two, where caches hold few of them. */
+#define TURN(type, per_quad)                                                                       \
+    static void turn_##type(const type *restrict in, int64_t rows, int64_t columns,                \
+                            type *restrict out, int64_t ld, uint64_t *restrict quads)              \
+    {                                                                                              \
+        const int width = (int)sizeof(type) * 8;                                                   \
+        const int64_t whole = rows / per_quad;                                                     \
+        for (int64_t q = 0; q < whole; q++)                                                        \
+            for (int64_t c = 0; c < columns; c++) {                                                \
+                uint64_t quad = 0;                                                                 \
+                for (int k = 0; k < per_quad; k++)                                                 \
+                    quad |= (uint64_t)in[(q * per_quad + k) * columns + c] << (k * width);         \
+                quads[q * columns + c] = quad;                                                     \
+            }                                                                                      \
+        for (int64_t c = 0; c < columns; c++) {                                                    \
+            for (int64_t q = 0; q < whole; q++)                                                    \
+                memcpy(out + c * ld + q * per_quad, quads + q * columns + c, 8);                   \
+            for (int64_t r = whole * per_quad; r < rows; r++) out[c * ld + r] = in[r * columns + c]; \
+        }                                                                                          \
+    }
+TURN(uint8_t, 8)
+TURN(uint16_t, 4)
+TURN(uint32_t, 2)
+
+/* one row of codes to bytes, or two of them to a byte */
+static void write_code_row(const plan_t *p, const matrix_t *x, tile_t t, int64_t r,
+                           const uint32_t *restrict codes)
+{
+    if (!p->packed) {
+        uint8_t *restrict out = p->codes + (t.row + r) * x->columns + t.column;
+        for (int64_t c = 0; c < t.columns; c++) out[c] = (uint8_t)codes[c];
+        return;
+    }
+    uint8_t *restrict out = p->codes + (t.row + r) * ceil_div(x->columns, 2) + t.column / 2;
+    for (int64_t c = 0; c < t.columns / 2; c++) {
+        uint64_t two;
+        memcpy(&two, codes + 2 * c, 8);
+        out[c] = (uint8_t)(two | two >> 28);
+    }
+    if (t.columns % 2) out[t.columns / 2] = (uint8_t)codes[t.columns - 1];
+}
+
+/* a tile of codes, transposed; the columns of `s->codes` become rows */
+static void write_turned_codes(const plan_t *p, const matrix_t *x, tile_t t, scratch_t *s)
+{
+    uint8_t *restrict codes = s->codes;
+    int64_t width = x->rows, first = t.row, rows = t.rows;
+    if (p->packed) {
+        /* two rows become one, in place */
+        for (int64_t r = 0; r < t.rows / 2; r++)
+            for (int64_t c = 0; c < t.columns; c++)
+                codes[r * t.columns + c] = (uint8_t)(codes[2 * r * t.columns + c] |
+                                                     codes[(2 * r + 1) * t.columns + c] << 4);
+        if (t.rows % 2)
+            memmove(codes + t.rows / 2 * t.columns, codes + (t.rows - 1) * t.columns, (size_t)t.columns);
+        width = ceil_div(width, 2), first /= 2, rows = ceil_div(rows, 2);
+    }
+    turn_uint8_t(codes, rows, t.columns, p->codes + t.column * width + first, width, s->quads);
+}
+
+static void write_values(const plan_t *p, const matrix_t *x, tile_t t, scratch_t *s)
+{
+    const int64_t size = p->dtype == FLOAT32 ? 4 : 2;
+    const int64_t ld = p->turned ? x->rows : x->columns;
+    char *to = (char *)p->values + (p->turned ? t.column * ld + t.row : t.row * ld + t.column) * size;
+    if (!p->turned) {
+        /* float32 was written in place */
+        for (int64_t r = 0; p->dtype != FLOAT32 && r < t.rows; r++)
+            narrow(s->out + r * t.columns, p->dtype, t.columns, (uint16_t *)(to + r * ld * size));
+    } else if (p->dtype == FLOAT32) {
+        turn_uint32_t((const uint32_t *)s->out, t.rows, t.columns, (uint32_t *)to, ld, s->quads);
+    } else {
+        narrow(s->out, p->dtype, t.rows * t.columns, s->narrowed);
+        turn_uint16_t(s->narrowed, t.rows, t.columns, (uint16_t *)to, ld, s->quads);
+    }
+}
+
+static void write_scales(const plan_t *p, int64_t a, int64_t b, int64_t high, int64_t wide,
+                         const float *decode)
+{
+    for (int64_t i = 0; i < high; i++)
+        for (int64_t j = 0; j < wide; j++) {
+            const float d = decode[i * wide + j];
+            const int64_t to = (a + i) * p->scale_strides[0] + (b + j) * p->scale_strides[1];
+            if (p->decode) p->decode[to] = d == d ? d : THE_NAN;
+            if (!p->scale_codes) continue;
+            if (p->scale.has_zero) {
+                p->scale_codes[to] = (uint8_t)any_code_of(d == d ? d : THE_NAN, p->scale);
+            } else {
+                /* a power of two: its exponent bits, which are 0 for 2^-127 */
+                int32_t code = (int32_t)(bits_of(d) >> 23) - 127 - p->scale.min_exponent;
+                p->scale_codes[to] = (uint8_t)(d != d ? p->scale.nan_code : code > 0 ? code : 0);
+            }
+        }
+}
+
+#endif
