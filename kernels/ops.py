@@ -110,6 +110,9 @@ def _asked(
         assert state is not None
         noise = _quantize.Noise(state, stream, noise_bits, row_ids, column_offset)
     fmt = _parse(tuple(format))
+    if amax is not None:
+        # a magnitude: -0 is 0
+        amax = amax + 0.0
     return _quantize.Quantization(x, fmt, transposed, hadamard, tuple(signs), noise, amax)
 
 

@@ -27,6 +27,8 @@ def check_tensor(x: object, argument: str) -> None:
 def check_float(x: Tensor, argument: str) -> None:
     """InputError unless it is a tensor of a dtype that can be quantized."""
     check_tensor(x, argument)
+    if x.layout != torch.strided or x.is_nested:
+        raise InputError(f"{argument} is not a dense tensor; convert with {argument}.to_dense()")
     if x.dtype not in _FLOATS:
         raise InputError(
             f"{argument} has dtype {x.dtype}; quantization takes float16, bfloat16, float32 or "
@@ -108,6 +110,9 @@ def operator_arguments(
         check_ragged(shape, fmt, hadamard, ragged, f"x of shape {tuple(x.shape)}")
     _check_amax(amax, fmt, shape[0], x.device)
     _check_noise(rounding, noise, row_ids, column_offset, stream, matrix.shape)
+    for argument, tensor in (("noise", noise), ("row_ids", row_ids)):
+        if tensor is not None and tensor.device != x.device and x.device.type != "meta":
+            raise InputError(f"{argument} is on {tensor.device}, x on {x.device}; move it there")
     return (
         matrix.detach() if matrix.requires_grad else matrix,
         fmt.ints,

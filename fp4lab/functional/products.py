@@ -100,6 +100,8 @@ def _check_result(dtype: torch.dtype) -> None:
 
 
 def _check_inner(a: QuantizedTensor, b: QuantizedTensor) -> None:
+    if a.device != b.device:
+        raise InputError(f"a is on {a.device}, b on {b.device}; move one by .to(device)")
     if a.matrix_shape[1] != b.matrix_shape[1]:
         raise InputError(
             f"a contracts {a.matrix_shape[1]} values and b {b.matrix_shape[1]}; both must be "
@@ -146,6 +148,8 @@ def grouped_scaled_matmul(
     tensor([16., 16., 64.])
     """
     _check_factor("a", a)
+    expect("b", b, Sequence, "give a list of QuantizedTensors, one for each group")
+    expect("row_counts", row_counts, Sequence, "give a list of integers, one for each group")
     for number, q in enumerate(b):
         _check_factor(f"b[{number}]", q)
         if (q.format, q.shape, q.axis) != (b[0].format, b[0].shape, b[0].axis):
@@ -221,6 +225,8 @@ def packed_linear(
             f"x of shape {tuple(x.shape)}: its last dimension must be the {weight.shape[1]} "
             "columns of weight"
         )
+    if x.device != weight.device:
+        raise InputError(f"x is on {x.device}, weight on {weight.device}; move one of them")
     result = x.dtype if dtype is None else dtype
     _check_result(result)
     x_BK = x.detach().reshape(x.shape[:-1].numel(), x.shape[-1])

@@ -49,6 +49,6 @@ def _by_c(x: Tensor, size: int, dim: int) -> bool:
         c.plain(x)
         and x.dtype in c.DTYPES
         and x.numel() > 0
-        and size <= reference.LARGEST_KEPT
+        and 1 < size <= reference.LARGEST_KEPT
         and x.shape[dim] % size == 0
     )

@@ -41,13 +41,19 @@ static void activations_to_int8(const float *x, int64_t count, int8_t *codes, fl
 {
     for (int64_t at = 0; at < count; at += ACTIVATION_BLOCK) {
         const int64_t here = min64(ACTIVATION_BLOCK, count - at);
-        float most = 0.0f;
-        for (int64_t i = 0; i < here; i++) most = fmaxf(most, magnitude(x[at + i]));
-        const float step = most / 127.0f, inverse = step > 0.0f ? 1.0f / step : 0.0f;
-        scale[at / ACTIVATION_BLOCK] = step;
+        uint32_t most = 0;
+        for (int64_t i = 0; i < here; i++) {
+            const uint32_t u = bits_of(x[at + i]) & MAGNITUDE;
+            most = u > most ? u : most;
+        }
+        const float step = float_of(most) / 127.0f;
+        const float inverse = step > 0.0f ? at_most(1.0f / step, FLOAT_MAX) : 0.0f;
+        /* a NaN or an infinity makes the block NaN, by its scale */
+        scale[at / ACTIVATION_BLOCK] = most < INFINITY_BITS ? step : THE_NAN;
         for (int64_t i = 0; i < here; i++) {
             /* adding 1.5 * 2^23 rounds; what is beyond 127 by the rounding of `inverse` is 127 */
-            float q = at_most(fmaxf(x[at + i] * inverse, -127.0f), 127.0f) + 12582912.0f;
+            float q = most < INFINITY_BITS ? x[at + i] * inverse : 0.0f;
+            q = at_most(q < -127.0f ? -127.0f : q, 127.0f) + 12582912.0f;
             codes[at + i] = (int8_t)(int32_t)(q - 12582912.0f);
         }
     }
@@ -57,7 +63,8 @@ static void activations_to_int8(const float *x, int64_t count, int8_t *codes, fl
 /* the scales of 256 columns: codes of E4M3 as halves with a smaller exponent, others by table */
 INLINE int are_e4m3(const float *values)
 {
-    return values[0x01] == 0x1p-9f && values[0x08] == 0x1p-6f && values[0x7E] == 448.0f;
+    return values[0x01] == 0x1p-9f && values[0x08] == 0x1p-6f && values[0x7E] == 448.0f &&
+           values[0x7F] != values[0x7F];
 }
 
 INLINE __m512 scales_of(const stored_t *p, const int e4m3, const uint8_t *codes)

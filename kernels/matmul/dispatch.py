@@ -26,11 +26,13 @@ class Stored(NamedTuple):
     format: BlockFormat
 
 
+#: asked once, here: torch.compile cannot trace the question
+_CPU_HAS_BF16 = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 def has_bf16(device: torch.device) -> bool:
     """Whether bf16 products are faster than float32 ones on a device."""
-    if device.type != "cpu":
-        return device.type == "cuda"
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return device.type == "cuda" or (device.type == "cpu" and _CPU_HAS_BF16)
 
 
 def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -58,7 +58,7 @@ def _by_native(
     rows = codes.shape[0]
     weights, kept = stored.asked_of_c(codes, scales, None, fmt, columns, x_BK.dtype)
     alpha = reference.epilogue_alpha(amax.new_zeros(0), amax, None, fmt)
-    alpha = torch.ones(1) if alpha is None else alpha.contiguous()
+    alpha = amax.new_ones(1) if alpha is None else alpha.contiguous()
     y_BN = c.new_result((batch, rows), torch.float32)
     product: Any = _Product(
         weights=weights,

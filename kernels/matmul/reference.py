@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fp4lab.formats import BlockFormat
+from fp4lab.kernels.minifloat.reference import FLOAT_MAX
 
 
 def epilogue_alpha(
@@ -70,12 +71,13 @@ def int8_activations(x_BK: Tensor, block: int = 16) -> Tensor:
     """What int8 activations stand for: `round(x 127 / amax) amax / 127` for every block of columns.
 
     In float32, halves to even; a block of zeros stays zero, an incomplete block is one of its own.
+    A NaN or an infinity makes its block NaN.
     """
     columns = x_BK.shape[1]
     padded = torch.nn.functional.pad(x_BK.to(torch.float32), (0, -columns % block))
-    blocks = padded.view(x_BK.shape[0], -1, block)
+    blocks = padded.view(x_BK.shape[0], padded.shape[1] // block, block)
     step = blocks.abs().amax(dim=2, keepdim=True) / torch.full((), 127.0, device=x_BK.device)
-    inverse = torch.where(step > 0, step.reciprocal(), 0.0)
+    inverse = torch.where(step > 0, step.reciprocal().clamp(max=FLOAT_MAX), 0.0)
     codes = (blocks * inverse).clamp(-127.0, 127.0).round()
     return (codes * step).view(padded.shape)[:, :columns]
 

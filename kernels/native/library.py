@@ -61,9 +61,26 @@ def _compiled() -> Path:
     key = hashlib.sha256(f"{build.source_hash()} {build.compiler()}".encode()).hexdigest()[:20]
     cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     target = Path(cache_home) / "fp4lab" / f"libfp4lab-{key}.so"
-    if not target.exists():
+    if not _is_whole(target):
         build.compile_library(target)
+        _digest_of(target).write_text(_digest(target), encoding="ascii")
     return target
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether it is what was compiled: to load a part of one would end the process."""
+    try:
+        return _digest_of(library).read_text(encoding="ascii") == _digest(library)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _digest_of(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def _digest(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()
 
 
 @cache

@@ -106,7 +106,9 @@ INLINE void short_run(const int bits, const element_t t, float zero, int64_t cou
 {
     for (int64_t i = 0; i < count; i++) {
         float v = x[i] * m + zero;
-        values[i] = (bits ? short_stochastic(v, t, noise[i], bits) : short_nearest_even(v, t)) * f;
+        float q = (bits ? short_stochastic(v, t, noise[i], bits) : short_nearest_even(v, t)) * f;
+        /* these types have an infinity, which a scale of zero makes NaN */
+        values[i] = q == q ? q : THE_NAN;
     }
 }
 

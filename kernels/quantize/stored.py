@@ -96,7 +96,8 @@ def by_c(codes: Tensor, scales: Tensor, amax: Tensor, fmt: BlockFormat) -> bool:
 def _table(scale: ElementType) -> Tensor:
     """The number of every code of a scale type; codes that are too wide for it wrap."""
     values = scale.values()
-    table = torch.tensor([values[code % len(values)] for code in range(256)], device="cpu")
+    numbers = [values[code % len(values)] for code in range(256)]
+    table = torch.tensor(numbers, dtype=torch.float32, device="cpu")
     return positive_nan_(table)
 
 

@@ -290,3 +290,36 @@ def test_without_a_compiler_one_warning_and_the_same_codes(tmp_path: Path) -> No
         assert f"backend='{name}' cannot be had" in forced.stderr
     silent = child(tmp_path, CC="/no/such/compiler", FP4LAB_BACKEND="reference")
     assert silent.stdout.split() == ["0", str(expected)], silent.stderr
+
+
+def test_a_transform_of_size_1_without_signs_changes_nothing() -> None:
+    x = torch.randn(3, 4)
+    assert torch.equal(ops.hadamard(x, 1, [], 1), x)
+
+
+def test_an_amax_of_minus_zero_is_zero() -> None:
+    x, minus = torch.randn(4, 16), torch.tensor([-0.0])
+    for name in (*SETS, "torch", "reference"):
+        with backends.backend(name):
+            assert quantize(x, f.NVFP4, amax=minus).equal(quantize(x, f.NVFP4, amax=-minus)), name
+
+
+def test_an_infinite_element_under_a_scale_of_zero_is_the_one_nan() -> None:
+    how = {"block": (1, 16), "scale": f.E4M3, "overflow": f.Overflow.SPECIAL}
+    fmt = BlockFormat(name="mine", element=f.BF16_ELEMENT, **how)  # type: ignore[arg-type]
+    for name in (*SETS, "torch", "reference"):
+        with backends.backend(name):
+            found = fake_quantize(torch.full((1, 16), 5.0), fmt)
+        assert (found.view(torch.int32) == 0x7FC00000).all(), name
+
+
+@pytest.mark.slow
+def test_a_damaged_library_is_compiled_again(tmp_path: Path) -> None:
+    expected = child(tmp_path).stdout
+    (library,) = (tmp_path / "fp4lab").glob("*.so")
+    whole = library.read_bytes()
+    for part in (whole[:100_000], b"", b"no library"):
+        library.unlink()
+        library.write_bytes(part)
+        assert child(tmp_path).stdout == expected
+        assert library.read_bytes()[:4] == b"\x7fELF"

@@ -139,3 +139,60 @@ def test_groups_that_do_not_fit_are_refused() -> None:
     rows = [fp4lab.quantize(torch.randn(4, 32), f.NVFP4_ROWWISE) for _ in range(2)]
     with pytest.raises(InputError, match="scales per row"):
         fp4lab.grouped_scaled_matmul(fp4lab.quantize(torch.randn(8, 32), f.NVFP4), rows, [4, 4])
+
+
+def test_activations_that_are_not_finite_make_their_block_nan() -> None:
+    weight = fp4lab.quantize(torch.ones(3, 32), f.MXFP4)
+    for value, expected in ((torch.nan, torch.nan), (torch.inf, torch.nan), (1e-39, 16.0)):
+        x = torch.zeros(1, 32)
+        x[0, 0], x[0, 16:] = value, 1.0
+        for name, rows in itertools.product(NAMES, (1, 17)):
+            with backends.backend(name):
+                y = fp4lab.packed_linear(x.expand(rows, 32), weight, activations="int8")
+            right = torch.full((rows, 3), expected)
+            assert torch.allclose(y, right, rtol=0, atol=0, equal_nan=True), (value, name, rows)
+    empty = fp4lab.packed_linear(torch.zeros(0, 32), weight, activations="int8")
+    assert empty.shape == (0, 3)
+
+
+def test_a_scale_type_that_is_only_nearly_e4m3() -> None:
+    scale = f.ElementType("e4m3_all_numbers", 4, 3, 7, f.Specials.NONE)
+    fmt = BlockFormat(name="mine", element=f.E2M1, block=(1, 16), scale=scale)
+    weight = fp4lab.quantize(torch.full((2, 64), 6 * 480.0), fmt)
+    x = torch.ones(1, 64, dtype=torch.bfloat16)
+    for name in NAMES:
+        with backends.backend(name):
+            y = fp4lab.packed_linear(x, weight, dtype=torch.float32)
+        assert torch.equal(y, torch.full((1, 2), 64 * 6 * 480.0)), name
+
+
+def test_the_default_dtype_does_not_matter() -> None:
+    w, x = torch.randn(4, 32), torch.ones(1, 32)
+    q = fp4lab.quantize(w, f.MXFP4)
+    y, values = fp4lab.packed_linear(x, q), q.dequantize()
+    torch.set_default_dtype(torch.float64)
+    try:
+        wide = fp4lab.quantize(w, f.MXFP8_E4M3).dequantize()
+        assert torch.equal(fp4lab.packed_linear(x, q), y)
+        assert torch.equal(q.dequantize(), values)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(fp4lab.quantize(w, f.MXFP8_E4M3).dequantize(), wide)
+
+
+def test_tensors_on_other_devices_and_other_kinds_are_refused() -> None:
+    weight = fp4lab.quantize(torch.randn(8, 64), f.NVFP4)
+    with pytest.raises(InputError, match="x is on meta"):
+        fp4lab.packed_linear(torch.randn(2, 64, device="meta"), weight)
+    with pytest.raises(InputError, match="noise is on meta"):
+        fp4lab.fake_quantize(
+            torch.randn(2, 64),
+            f.NVFP4,
+            rounding=f.Rounding.STOCHASTIC_8,
+            noise=fp4lab.noise_state(1).to("meta"),
+        )
+    with pytest.raises(InputError, match="not a dense tensor"):
+        fp4lab.quantize(torch.randn(16, 16).to_sparse(), f.NVFP4)
+    for b, counts in ((weight, [8]), ([weight], None)):
+        with pytest.raises(InputError, match="give a list"):
+            fp4lab.grouped_scaled_matmul(weight, b, counts)  # type: ignore[arg-type]

@@ -128,3 +128,14 @@ def test_a_layer_under_autocast_multiplies_in_bf16(monkeypatch: pytest.MonkeyPat
     assert y.dtype == BF16
     assert linear.weight.grad is not None
     assert linear.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_bf16_layer_compiles_as_one_graph(autocast: bool) -> None:
+    dtype = torch.float32 if autocast else BF16
+    linear = nn.Linear(64, 64, recipe=recipes.get("nvfp4").linear, dtype=dtype)
+    compiled = torch.compile(linear, fullgraph=True, backend="aot_eager")
+    x = torch.randn(32, 64, dtype=dtype)
+    with torch.autocast("cpu", dtype=BF16, enabled=autocast):
+        assert torch.equal(compiled(x), linear(x))
