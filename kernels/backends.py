@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from fp4lab.errors import InputError, unknown
-from fp4lab.kernels.native.library import function, load
+from fp4lab.kernels.native.library import function, instruction_sets, load
 
 BACKENDS = ("native", "native-v2", "native-v3", "native-v4", "triton", "torch", "reference")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -83,7 +83,7 @@ def chosen(device: torch.device) -> str:
         _check_triton(device)
         return name
     if device.type == "cpu":
-        return "native" if function("quantize") is not None else "torch"
+        return "native" if instruction_sets() else "torch"
     return "triton" if device.type == "cuda" and has_triton() else "reference"
 
 
@@ -110,14 +110,21 @@ def with_denormals(function: Function) -> Function:
 
 def native(name: str) -> Any:
     """The C function of an operator, of the instruction set in force."""
-    return function(name, forced().partition("-")[2])
+    return function(name, instruction_set())
+
+
+def instruction_set() -> str:
+    """The one that is forced, or an empty name."""
+    return forced().partition("-")[2]
 
 
 def _check_native(name: str, device: torch.device) -> None:
     if device.type != "cpu":
         raise InputError(f"backend={name!r} computes on CPUs, and the tensor is on {device}")
-    if function("quantize", name.partition("-")[2]) is None:
-        raise InputError(f"backend={name!r} cannot be had: {load()[1]}; use 'torch'")
+    there, wanted = instruction_sets(), name.partition("-")[2]
+    if not there or (wanted and wanted not in there):
+        reason = load()[1] or f"this processor and compiler have {', '.join(there)}"
+        raise InputError(f"backend={name!r} cannot be had: {reason}; use 'native' or 'torch'")
 
 
 def _check_triton(device: torch.device) -> None:

@@ -97,19 +97,18 @@ def peak_beyond_result(run: Run) -> int:
     Raises:
         LeftOutError: the system does not tell.
     """
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    run()  # what is loaded at the first call does not count
+    gc.collect()
     try:
-        run()  # what is loaded at the first call does not count
-        gc.collect()
         if sys.platform == "linux":
             ctypes.CDLL(None).malloc_trim(0)
-        reset.write_text("5", encoding="ascii")
-        before = _kibibytes(status, "VmRSS")
-        result = run()
-        peak = _kibibytes(status, "VmHWM")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except (OSError, AttributeError) as error:
         raise LeftOutError(f"the system does not tell a process its peak memory: {error}") from None
-    return max((peak - before) * 1024 - bytes_of(result), 0)
+    status = Path("/proc/self/status")
+    before = _kibibytes(status, "VmRSS")
+    result = run()
+    return max((_kibibytes(status, "VmHWM") - before) * 1024 - bytes_of(result), 0)
 
 
 def _kibibytes(status: Path, name: str) -> int:

@@ -62,7 +62,7 @@ def backend_in_force(device: torch.device) -> dict[str, Any]:
     name, there = backends.chosen(device), library.instruction_sets()
     used, reason = None, ""
     if name == "native":
-        used = backends.forced().partition("-")[2] or there[-1]
+        used = backends.instruction_set() or there[-1]
     elif device.type == "cpu" and not backends.forced():
         reason = library.load()[1]
     return {

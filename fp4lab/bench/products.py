@@ -21,8 +21,9 @@ import fp4lab
 from fp4lab import formats, recipes
 from fp4lab.bench.measure import Run
 from fp4lab.bench.results import Target
-from fp4lab.bench.rows import Claim, Job, LeftOutError, Row, Setting, cpu_has_bf16
+from fp4lab.bench.rows import Claim, Job, LeftOutError, Row, Setting
 from fp4lab.functional.products import Accumulate
+from fp4lab.kernels.matmul.dispatch import has_bf16
 from fp4lab.models import GPT, GPTConfig, get_preset
 from fp4lab.optim import build_optimizer
 from fp4lab.tensor import QuantizedTensor
@@ -214,7 +215,7 @@ def _matvec_job(setting: Setting, row: Row, *, activations: Activations) -> Job:
         target=row.target,
         faster=True,
         moved=q.nbytes,
-        note="" if cpu_has_bf16() else "this CPU has no bfloat16 instructions",
+        note="" if has_bf16(torch.device("cpu")) else "this CPU has no bfloat16 instructions",
     )
     return Job(runs=runs, claims=[claim])
 

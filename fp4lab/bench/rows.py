@@ -16,6 +16,7 @@ from torch import Tensor
 from fp4lab.bench.measure import LEAST_ROUNDS, Run, Spread
 from fp4lab.bench.results import Line, Target
 from fp4lab.errors import InputError
+from fp4lab.kernels.matmul.dispatch import has_bf16
 
 #: the side of the matrices that the targets were stated for
 STATED_SIZE = 4096
@@ -37,8 +38,7 @@ class Setting:
     @property
     def matmul_dtype(self) -> torch.dtype:
         """bfloat16 where the device has instructions for it, else float32."""
-        fast = self.device.type == "cuda" or cpu_has_bf16()
-        return torch.bfloat16 if fast else torch.float32
+        return torch.bfloat16 if has_bf16(self.device) else torch.float32
 
     def matrix(
         self, rows: int, columns: int, *, dtype: torch.dtype = torch.float32, seed: int = 0
@@ -46,11 +46,6 @@ class Setting:
         """Normally distributed numbers, the same on every device."""
         generator = torch.Generator().manual_seed(seed)
         return torch.randn(rows, columns, generator=generator).to(self.device, dtype)
-
-
-def cpu_has_bf16() -> bool:
-    """Whether the CPU multiplies bfloat16 (AVX512-BF16 or AMX)."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 @dataclass(frozen=True, kw_only=True)

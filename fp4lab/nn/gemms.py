@@ -70,6 +70,11 @@ def operand_dtype(gemm: Gemm, result: torch.dtype, device: torch.device) -> torc
     return torch.bfloat16 if narrow else torch.float32
 
 
+def _is_there(x: Tensor, operand: Operand, dtype: torch.dtype) -> bool:
+    """Whether a tensor is its own operand: bf16 that is only cast to bf16."""
+    return operand == CAST_TO_BF16 and x.dtype == dtype == torch.bfloat16
+
+
 def _is_one_number_in_bf16(fmt: BlockFormat) -> bool:
     """Whether operands fit bf16 and what is left for the epilogue is no more than one number."""
     return fmt.operand_fits_bf16 and fmt.level != Level.ROW and fmt.block != (1, WHOLE)
@@ -103,7 +108,7 @@ def prepare(
             x = ops.hadamard(x, transform.size, transform.vector, dim)
         values = x if x.dtype == dtype else widened(x)
         return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
-    if operand == CAST_TO_BF16 and x.dtype == dtype == torch.bfloat16 and not turned:
+    if _is_there(x, operand, dtype) and not turned:
         return Prepared(x.t() if transposed else x, x.new_zeros(0, dtype=torch.float32), None)
     _check(x, operand, how, transposed)
     values, epilogue = ops.operand(
@@ -217,6 +222,21 @@ def _turned(place: Place, dtype: torch.dtype) -> bool:
     return place.transposed and place.side == "a" and dtype == torch.bfloat16
 
 
+def _multiplied(
+    a: tuple[Place, Tensor],
+    b: tuple[Place, Tensor],
+    recipe: LinearRecipe,
+    how: How,
+    result: torch.dtype,
+    made: Prepared | None = None,
+) -> Tensor:
+    """The product of two places with what is stored there; `made`: the first's operand, if made."""
+    gemm: Gemm = getattr(recipe, a[0].gemm)
+    dtype = operand_dtype(gemm, result, a[1].device)
+    left = operand_at(a[1], a[0], recipe, how, dtype) if made is None else made
+    return product(left, operand_at(b[1], b[0], recipe, how, dtype), result)
+
+
 def fprop(
     x_MK: Tensor,
     w_NK: Tensor,
@@ -225,9 +245,7 @@ def fprop(
     result: torch.dtype = torch.float32,
 ) -> Tensor:
     """Y_MN."""
-    dtype = operand_dtype(recipe.fprop, result, x_MK.device)
-    a = operand_at(x_MK, FPROP_X, recipe, how, dtype)
-    return product(a, operand_at(w_NK, FPROP_W, recipe, how, dtype), result)
+    return _multiplied((FPROP_X, x_MK), (FPROP_W, w_NK), recipe, how, result)
 
 
 def dgrad(
@@ -240,9 +258,7 @@ def dgrad(
     a: Prepared | None = None,
 ) -> Tensor:
     """dX_MK; `a` is dY's operand where it has been made."""
-    dtype = operand_dtype(recipe.dgrad, result, dy_MN.device)
-    a = operand_at(dy_MN, DGRAD_DY, recipe, how, dtype) if a is None else a
-    return product(a, operand_at(w_NK, DGRAD_W, recipe, how, dtype), result)
+    return _multiplied((DGRAD_DY, dy_MN), (DGRAD_W, w_NK), recipe, how, result, a)
 
 
 def wgrad(
@@ -255,49 +271,49 @@ def wgrad(
     a: Prepared | None = None,
 ) -> Tensor:
     """dW_NK; `a` is dY^T's operand where it has been made."""
-    dtype = operand_dtype(recipe.wgrad, result, dy_MN.device)
-    a = operand_at(dy_MN, WGRAD_DY, recipe, how, dtype) if a is None else a
-    return product(a, operand_at(x_MK, WGRAD_X, recipe, how, dtype), result)
+    return _multiplied((WGRAD_DY, dy_MN), (WGRAD_X, x_MK), recipe, how, result, a)
 
 
 def backward(
-    dy_MN: Tensor,
-    x_MK: Tensor,
-    w_NK: Tensor,
-    recipe: LinearRecipe,
-    how: How,
+    dy_MN: Tensor, x_MK: Tensor, w_NK: Tensor, recipe: LinearRecipe, how: How
 ) -> tuple[Tensor, Tensor]:
     """dX and dW in the dtypes of X and W, with both operands of dY from one read of it."""
-    dtypes = [
-        operand_dtype(gemm, result.dtype, dy_MN.device)
-        for gemm, result in ((recipe.dgrad, x_MK), (recipe.wgrad, w_NK))
-    ]
-    rows, columns = recipe.operand(DGRAD_DY), recipe.operand(WGRAD_DY)
-    fits = all(
-        hadamard_padding(dy_MN.shape[dim], operand.hadamard, how.ragged) == 0
-        for dim, operand in ((1, rows), (0, columns))
-    )
-    a = a_t = None
-    if rows.format is not None and columns.format is not None and fits and len({*dtypes}) == 1:
-        _check(dy_MN, rows, how, False)
-        _check(dy_MN, columns, how, True)
-        values, epilogue, values_t, epilogue_t = ops.operand_pair(
-            dy_MN,
-            rows.format.ints,
-            *_quantizer(rows),
-            DGRAD_DY.stream,
-            columns.format.ints,
-            *_quantizer(columns),
-            WGRAD_DY.stream,
-            how.noise,
-            None,
-            0,
-            None,
-            None,
-            dtypes[0],
-            _turned(WGRAD_DY, dtypes[0]),
-        )
-        a = Prepared(values, epilogue, rows.format)
-        a_t = Prepared(values_t, epilogue_t, columns.format)
+    narrow = operand_dtype(recipe.dgrad, x_MK.dtype, dy_MN.device)
+    alike = narrow == operand_dtype(recipe.wgrad, w_NK.dtype, dy_MN.device)
+    a, a_t = _both_of_dy(dy_MN, recipe, how, narrow) if alike else (None, None)
     dx_MK = dgrad(dy_MN, w_NK, recipe, how, x_MK.dtype, a=a)
     return dx_MK, wgrad(dy_MN, x_MK, recipe, how, w_NK.dtype, a=a_t)
+
+
+def _both_of_dy(
+    dy_MN: Tensor, recipe: LinearRecipe, how: How, dtype: torch.dtype
+) -> tuple[Prepared, Prepared] | tuple[None, None]:
+    """The operands of dY and dY^T; none where one is dY itself or must be padded first."""
+    rows, columns = recipe.operand(DGRAD_DY), recipe.operand(WGRAD_DY)
+    padding = [
+        hadamard_padding(dy_MN.shape[place.dim], recipe.operand(place).hadamard, how.ragged)
+        for place in (DGRAD_DY, WGRAD_DY)
+    ]
+    if rows.format is None or columns.format is None or any(padding):
+        return None, None
+    if _is_there(dy_MN, rows, dtype):
+        return None, None
+    _check(dy_MN, rows, how, False)
+    _check(dy_MN, columns, how, True)
+    values, epilogue, values_t, epilogue_t = ops.operand_pair(
+        dy_MN,
+        rows.format.ints,
+        *_quantizer(rows),
+        DGRAD_DY.stream,
+        columns.format.ints,
+        *_quantizer(columns),
+        WGRAD_DY.stream,
+        how.noise,
+        None,
+        0,
+        None,
+        None,
+        dtype,
+        _turned(WGRAD_DY, dtype),
+    )
+    return Prepared(values, epilogue, rows.format), Prepared(values_t, epilogue_t, columns.format)

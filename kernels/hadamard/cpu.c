@@ -3,6 +3,11 @@
 
 #define ROWS_WIDE 2048
 
+static void copy_with_one_nan(const float *restrict x, int64_t count, float *restrict y)
+{
+    for (int64_t i = 0; i < count; i++) y[i] = x[i] == x[i] ? x[i] : THE_NAN;
+}
+
 /* `x` and `y` are rows x columns, contiguous; blocks run along `by_rows` ? the rows : the columns */
 int EXPORT(hadamard)(const hadamard_t *h, const void *x, int32_t dtype, int64_t rows, int64_t columns,
                      int32_t by_rows, int32_t threads, void *y)
@@ -28,7 +33,7 @@ int EXPORT(hadamard)(const hadamard_t *h, const void *x, int32_t dtype, int64_t 
             else hadamard_rows(*h, high, here, in, here, out);
             for (int64_t r = 0; r < high; r++) {
                 const int64_t at = (row + r) * columns + column;
-                if (dtype == FLOAT32) memcpy((float *)y + at, out + r * here, (size_t)here * 4);
+                if (dtype == FLOAT32) copy_with_one_nan(out + r * here, here, (float *)y + at);
                 else narrow(out + r * here, dtype, here, (uint16_t *)y + at);
             }
         }

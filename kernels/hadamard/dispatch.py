@@ -41,7 +41,7 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
     )
     if failed:
         raise MemoryError(f"no memory to transform a tensor of shape {tuple(x.shape)}")
-    return positive_nan_(y)
+    return y
 
 
 def _by_c(x: Tensor, size: int, dim: int) -> bool:

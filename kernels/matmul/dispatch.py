@@ -58,7 +58,7 @@ def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch
 def grouped_matmul(
     a_TK: Tensor, b_ENK: Tensor, alpha_E: Tensor | None, row_counts: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """`reference.grouped_matmul`, each group by `scaled_matmul` into its rows of the result.
+    """`reference.grouped_matmul`, each group by `scaled_matmul`.
 
     On a GPU one launch serves all groups, and their sizes are read there.
     """
@@ -72,15 +72,8 @@ def grouped_matmul(
         a = triton.Factor(a_TK, None, empty, None, a_TK.shape[1])
         b = triton.Factor(b_ENK, None, alpha_E, None, a_TK.shape[1])
         return triton_grouped.grouped_matmul(a, b, row_counts.cumsum(0), dtype)
-    y_TN = a_TK.new_empty((a_TK.shape[0], b_ENK.shape[1]), dtype=dtype)
-    start = 0
-    for e, count in enumerate(row_counts.tolist()):
-        if count:
-            rows = slice(start, start + count)
-            alpha = None if alpha_E is None else alpha_E[e]
-            y_TN[rows] = scaled_matmul(a_TK[rows], b_ENK[e], alpha, dtype)
-        start += count
-    return y_TN
+    counts = row_counts.tolist()
+    return reference.grouped_matmul(a_TK, b_ENK, alpha_E, counts, dtype, scaled_matmul)
 
 
 def stored_matmul(a_MK: Stored, b_NK: Stored, num_columns: int, dtype: torch.dtype) -> Tensor:

@@ -22,7 +22,7 @@ class _Product(ctypes.Structure):
     """`product_t` of cpu.c."""
 
     _fields_ = (
-        ("weights", stored.Stored),
+        ("weights", stored.CStored),
         ("batch", ctypes.c_int64),
         ("x", ctypes.c_void_p),
         ("alpha", ctypes.c_void_p),

@@ -9,11 +9,23 @@ Transformer Engine's reference GEMM, and folding the tensor scales into the oper
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX
+
+
+def amax_factor(*formats: BlockFormat | None) -> float:
+    """`C_a M_a C_b M_b`: what divides the product of the epilogues."""
+    factor = 1.0
+    for fmt in formats:
+        if fmt is not None:
+            factor *= fmt.amax_factor
+    return factor
 
 
 def epilogue_alpha(
@@ -34,10 +46,7 @@ def epilogue_alpha(
         alpha = epilogue_b if epilogue_a.numel() == 0 else epilogue_a
     else:
         alpha = epilogue_a * epilogue_b
-    factor = 1.0
-    for fmt in (a_format, b_format):
-        if fmt is not None:
-            factor *= fmt.amax_factor
+    factor = amax_factor(a_format, b_format)
     # a tensor, for CUDA multiplies by the reciprocal of a number
     return alpha / alpha.new_full((), factor) if factor != 1.0 else alpha
 
@@ -52,19 +61,27 @@ def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch
     return (product if alpha is None else product.mul_(alpha)).to(dtype)
 
 
+Product: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, torch.dtype], Tensor]
+
+
 def grouped_matmul(
     a_TK: Tensor,
     b_ENK: Tensor,
     alpha_E: Tensor | None,
     row_counts: list[int],
     dtype: torch.dtype,
+    product: Product = scaled_matmul,
 ) -> Tensor:
-    """Rows of a in consecutive groups, each times its own matrix: `y_g = a_g @ b_e^T * alpha_e`."""
-    parts = []
-    for e, rows_MK in enumerate(a_TK.split(row_counts)):
-        alpha = None if alpha_E is None else alpha_E[e]
-        parts.append(scaled_matmul(rows_MK, b_ENK[e], alpha, dtype))
-    return torch.cat(parts) if parts else a_TK.new_empty((0, b_ENK.shape[1]), dtype=dtype)
+    """Rows of a in consecutive groups, each times its own matrix: `y_e = a_e @ b_e^T * alpha_e`."""
+    y_TN = a_TK.new_empty((a_TK.shape[0], b_ENK.shape[1]), dtype=dtype)
+    start = 0
+    for e, count in enumerate(row_counts):
+        rows = slice(start, start + count)
+        if count:
+            alpha = None if alpha_E is None else alpha_E[e]
+            y_TN[rows] = product(a_TK[rows], b_ENK[e], alpha, dtype)
+        start += count
+    return y_TN
 
 
 def int8_activations(x_BK: Tensor, block: int = 16) -> Tensor:

@@ -11,7 +11,7 @@ Letters: M and N rows of the factors, K what is contracted, E groups (experts).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fp4lab.formats import WHOLE, BlockFormat
+from fp4lab.kernels.matmul.reference import amax_factor
 from fp4lab.kernels.minifloat.triton import stored_as
 from fp4lab.kernels.quantize.triton_kernels import Result
 from fp4lab.kernels.quantize.triton_stored import stored_tile
@@ -245,13 +246,24 @@ def plan_of(factor: Factor, tile: tuple[int, int]) -> tuple[Plan | None, int]:
     return Plan.of(factor.format, tile), min(columns, tile[1])
 
 
-def amax_factor(a: Factor, b: Factor) -> float:
-    """What divides the product of the epilogues, as the reference multiplies it together."""
-    product = 1.0
-    for side in (a, b):
-        if side.format is not None:
-            product *= side.format.amax_factor
-    return float32(product)
+def constants_of(
+    a: Factor, b: Factor, dtype: torch.dtype, rows: int, columns: int, depth: int
+) -> dict[str, Any]:
+    """What kernels of products are compiled for: both sides, the result and the tile."""
+    a_plan, a_run = plan_of(a, (rows, depth))
+    b_plan, b_run = plan_of(b, (columns, depth))
+    return {
+        "a_plan": a_plan,
+        "b_plan": b_plan,
+        "a_run": a_run,
+        "b_run": b_run,
+        "factor": float32(amax_factor(a.format, b.format)),
+        "a_by_row": a.epilogue.numel() > 1,
+        "out_dtype": DTYPES[dtype],
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "DEPTH": depth,
+    }
 
 
 def tensors_of(factor: Factor) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -272,8 +284,6 @@ def matmul(a_MK: Factor, b_NK: Factor, dtype: torch.dtype = torch.float32) -> Te
     M, N, K = a_MK.values.shape[0], b_NK.values.shape[0], a_MK.num_columns
     out = torch.empty((M, N), dtype=dtype, device=a_MK.values.device)
     rows, columns, depth = 128, 128, 64
-    a_plan, a_run = plan_of(a_MK, (rows, depth))
-    b_plan, b_run = plan_of(b_NK, (columns, depth))
     launch(
         matmul_kernel,
         triton.cdiv(M, rows) * triton.cdiv(N, columns),
@@ -288,16 +298,7 @@ def matmul(a_MK: Factor, b_NK: Factor, dtype: torch.dtype = torch.float32) -> Te
             b_NK.values.shape[1],
         ),
         warps=8,
-        a_plan=a_plan,
-        b_plan=b_plan,
-        a_run=a_run,
-        b_run=b_run,
-        factor=amax_factor(a_MK, b_NK),
-        a_by_row=a_MK.epilogue.numel() > 1,
         b_by_row=b_NK.epilogue.numel() > 1,
-        out_dtype=DTYPES[dtype],
-        ROWS=rows,
-        COLUMNS=columns,
-        DEPTH=depth,
+        **constants_of(a_MK, b_NK, dtype, rows, columns, depth),
     )
     return out

@@ -15,13 +15,11 @@ from torch import Tensor
 from fp4lab.kernels.matmul.triton import (
     Factor,
     alpha_tile,
-    amax_factor,
-    plan_of,
+    constants_of,
     product_tile,
     tensors_of,
 )
 from fp4lab.kernels.minifloat.triton import stored_as
-from fp4lab.kernels.triton.constants import DTYPES
 from fp4lab.kernels.triton.launch import as_integers, launch
 
 
@@ -127,9 +125,7 @@ def grouped_matmul(
     assert b_ENK.epilogue.numel() in (0, E)
     out = torch.empty((T, N), dtype=dtype, device=device)
     # groups are often short
-    rows, columns, depth = 64, 128, 64
-    a_plan, a_run = plan_of(a_TK, (rows, depth))
-    b_plan, b_run = plan_of(b_ENK, (columns, depth))
+    tile = (64, 128, 64)
     programs = 2
     if device.type == "cuda":
         programs = torch.cuda.get_device_properties(device).multi_processor_count
@@ -151,15 +147,6 @@ def grouped_matmul(
             programs,
         ),
         warps=8,
-        a_plan=a_plan,
-        b_plan=b_plan,
-        a_run=a_run,
-        b_run=b_run,
-        factor=amax_factor(a_TK, b_ENK),
-        a_by_row=a_TK.epilogue.numel() > 1,
-        out_dtype=DTYPES[dtype],
-        ROWS=rows,
-        COLUMNS=columns,
-        DEPTH=depth,
+        **constants_of(a_TK, b_ENK, dtype, *tile),
     )
     return out

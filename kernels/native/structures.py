@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fp4lab.formats import ElementType, Overflow, Specials, Ties
 from fp4lab.kernels.hadamard.reference import matrix
+from fp4lab.kernels.philox.reference import noise_words
 
 #: what C calls the dtypes it takes
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -78,6 +79,14 @@ def element(
         max_value=e.max_value,
         beyond=beyond,
     )
+
+
+def noise(state: Tensor, stream: int, bits: int, column_offset: int) -> Noise:
+    """Where the noise of a stream begins."""
+    filled = Noise(bits=bits, column_offset=column_offset)
+    words = noise_words(state, stream, bits)
+    filled.key[0], filled.key[1], filled.step, filled.microbatch = words
+    return filled
 
 
 #: the matrices whose addresses C has been given, which the cache of `matrix` may let go

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,41 +27,27 @@ def random_bits(
     """As `reference.random_bits`, contiguous."""
     if row_ids is not None and row_ids.shape != (num_rows,):
         raise InputError(f"row_ids of shape {tuple(row_ids.shape)}: give one for each row")
+    shape = (num_rows, num_columns)
+    how: dict[str, Any] = {
+        "stream": stream,
+        "bits": bits,
+        "row_ids": row_ids,
+        "column_offset": column_offset,
+    }
     chosen = backends.chosen(state.device)
     if chosen == "triton":
         from fp4lab.kernels.philox import triton as by_triton
 
         if by_triton.takes(state, row_ids, bits):
-            return by_triton.random_bits(
-                num_rows,
-                num_columns,
-                state,
-                stream=stream,
-                bits=bits,
-                row_ids=row_ids,
-                column_offset=column_offset,
-            )
+            return by_triton.random_bits(*shape, state, **how)
     by_c = chosen == "native" and c.plain(state)
-    if not by_c or num_rows * num_columns == 0 or bits not in (8, 32):
-        drawn = reference.random_bits(
-            num_rows,
-            num_columns,
-            state,
-            stream=stream,
-            bits=bits,
-            row_ids=row_ids,
-            column_offset=column_offset,
-        )
+    if not by_c or 0 in shape or bits not in (8, 32):
+        drawn = reference.random_bits(*shape, state, **how)
         return drawn.clone(memory_format=torch.contiguous_format)
-    if row_ids is not None:
-        row_ids = row_ids.to(torch.int64).contiguous()
-    noise = c.Noise(bits=bits, column_offset=column_offset)
-    noise.key[0], noise.key[1], noise.step, noise.microbatch = reference.noise_words(
-        state, stream, bits
-    )
-    out = c.new_result((num_rows, num_columns), {8: torch.uint8, 32: torch.int32}[bits])
+    row_ids = None if row_ids is None else row_ids.to(torch.int64).contiguous()
+    out = c.new_result(shape, {8: torch.uint8, 32: torch.int32}[bits])
     backends.native("random_bits")(
-        ctypes.byref(noise),
+        ctypes.byref(c.noise(state, stream, bits, column_offset)),
         ctypes.c_void_p(c.address(row_ids)),
         ctypes.c_int64(num_rows),
         ctypes.c_int64(num_columns),

@@ -18,7 +18,7 @@ from fp4lab.kernels.native.structures import DTYPES
 from fp4lab.kernels.quantize import chunked, native, reference
 from fp4lab.kernels.quantize.native import Made, Result, Want
 from fp4lab.kernels.quantize.reference import Encoded, Quantization
-from fp4lab.kernels.quantize.scales import positive_nan_, stored
+from fp4lab.kernels.quantize.scales import positive_nan_, rounded_to, stored
 
 
 def codes_and_scales(asked: Quantization) -> list[Tensor]:
@@ -77,7 +77,7 @@ def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
     values, _ = _by_torch(
         asked, who, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.amax]
     )
-    return _rounded(values, dtype)
+    return rounded_to(values, dtype)
 
 
 def operands(
@@ -133,15 +133,9 @@ def _operand_by_torch(
 
     values, scales, amax = _by_torch(asked, _who(asked), finish)
     epilogue = reference.epilogue(scales, amax, fmt, asked.shape[0])
-    values = _rounded(values, dtype)
+    values = rounded_to(values, dtype)
     as_stored = asked.transposed and not turned
     return values.t().contiguous().t() if as_stored else values.contiguous(), epilogue
-
-
-def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """torch's casts to 16 bits give NaN other bits in vectors than in what is left of them."""
-    values = values.to(dtype)
-    return positive_nan_(values) if values.element_size() == 2 else values
 
 
 def _who(asked: Quantization) -> str:

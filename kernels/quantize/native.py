@@ -31,7 +31,7 @@ from fp4lab.kernels.native.structures import (
     plain,
     threads,
 )
-from fp4lab.kernels.philox.reference import noise_words
+from fp4lab.kernels.native.structures import noise as c_noise
 from fp4lab.kernels.quantize.reference import Quantization, amax_shape, code_dtype, scale_grid
 
 #: what a plain cast is to C: a block without a scale
@@ -214,9 +214,7 @@ def _noise(plan: Any, asked: Quantization) -> Tensor | None:
     noise = asked.noise
     if noise is None:
         return None
-    c, words = plan.noise, noise_words(noise.state, noise.stream, noise.bits)
-    c.bits, c.column_offset = noise.bits, noise.column_offset
-    c.key[0], c.key[1], c.step, c.microbatch = words
+    plan.noise = c_noise(noise.state, noise.stream, noise.bits, noise.column_offset)
     if noise.row_ids is None:
         return None
     row_ids = noise.row_ids.to(torch.int64).contiguous()

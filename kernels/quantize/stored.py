@@ -14,11 +14,11 @@ from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat.reference import decode
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.quantize import reference
-from fp4lab.kernels.quantize.scales import positive_nan_
+from fp4lab.kernels.quantize.scales import positive_nan_, rounded_to
 
 
-class Stored(ctypes.Structure):
-    """`stored_t` of dequantize.c."""
+class CStored(ctypes.Structure):
+    """`stored_t` of stored.h."""
 
     _fields_ = (
         *((n, ctypes.c_int64) for n in ("rows", "columns", "block_rows", "block_columns")),
@@ -46,8 +46,8 @@ def dequantized(
 
         return triton_stored.dequantize(codes, scales, amax, fmt, num_columns, dtype)
     encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
-    values = reference.dequantized(encoded, fmt, (codes.shape[0], num_columns)).to(dtype)
-    return (positive_nan_(values) if values.element_size() == 2 else values).contiguous()
+    values = reference.dequantized(encoded, fmt, (codes.shape[0], num_columns))
+    return rounded_to(values, dtype).contiguous()
 
 
 def operand(
@@ -69,8 +69,7 @@ def operand(
         return triton_stored.stored_operand(codes, scales, amax, fmt, num_columns, dtype)
     encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
     values, epilogue = reference.operand(encoded, fmt, shape)
-    values = values.to(dtype)
-    return (positive_nan_(values) if values.element_size() == 2 else values).contiguous(), epilogue
+    return rounded_to(values, dtype).contiguous(), epilogue
 
 
 def _by_triton(codes: Tensor, scales: Tensor, amax: Tensor) -> bool:
@@ -117,7 +116,7 @@ def asked_of_c(
     table = _table(fmt.scale) if scales.dtype == torch.uint8 else None
     codes, scales = codes.contiguous(), scales.contiguous()
     amax = amax.contiguous() if amax is not None else None
-    asked = Stored(
+    asked = CStored(
         rows=codes.shape[0],
         columns=num_columns,
         block_rows=fmt.block[0],

@@ -18,7 +18,7 @@ from fp4lab.formats import E2M1, WHOLE, BlockFormat, Level, Overflow, Selection,
 from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform
 from fp4lab.kernels.philox.triton import NoiseArguments, is_aligned, salts
 from fp4lab.kernels.quantize import triton_columns
-from fp4lab.kernels.quantize.reference import Quantization, amax_shape, block_sides
+from fp4lab.kernels.quantize.reference import Quantization, amax_shape, code_dtype, scale_grid
 from fp4lab.kernels.quantize.scales import positive_nan_
 from fp4lab.kernels.quantize.triton_kernels import Result, amax_kernel, quantize_kernel
 from fp4lab.kernels.triton.constants import DTYPES, How, Plan, sign_mask
@@ -225,16 +225,10 @@ def values(asked: Quantization, dtype: torch.dtype, turned: bool) -> Tensor:
 
 def _scales(asked: Quantization) -> Tensor:
     """Memory for the block scales of an operand."""
-    fmt, shape = asked.format, asked.shape
+    fmt, device = asked.format, asked.x_MK.device
     if fmt.scale is None:
-        return torch.zeros((0, 0), dtype=torch.float32, device=asked.x_MK.device)
-    dtype = torch.uint8 if fmt.scale.bits <= 8 else torch.int16
-    rows, columns = block_sides(fmt, *shape)
-    return torch.empty(
-        (-(-shape[0] // rows), -(-shape[1] // columns)),
-        dtype=torch.float32 if fmt.scale.mantissa_bits == 23 else dtype,
-        device=asked.x_MK.device,
-    )
+        return torch.zeros((0, 0), dtype=torch.float32, device=device)
+    return torch.empty(scale_grid(fmt, *asked.shape), dtype=code_dtype(fmt.scale), device=device)
 
 
 def native_format(asked: Quantization) -> bool:
@@ -266,8 +260,7 @@ def codes_and_scales(asked: Quantization, *, native: bool = False) -> list[Tenso
     fmt, (rows, columns) = asked.format, asked.shape
     operand = prepared(asked, Result.CODES, torch.float32, native=native)
     width = (columns + 1) // 2 if fmt.packed else columns
-    dtype = torch.uint8 if fmt.element.bits <= 8 else torch.int16
-    codes = torch.empty((rows, width), dtype=dtype, device=asked.x_MK.device)
+    codes = torch.empty((rows, width), dtype=code_dtype(fmt.element), device=asked.x_MK.device)
     scales = _scales(asked)
     _run(operand, codes, scales if scales.numel() else None)
     return [codes, scales, operand.amax]

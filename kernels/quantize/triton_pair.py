@@ -55,14 +55,21 @@ def amax_pair_kernel(
     y = x
     if straight.hadamard > 0:
         y = hadamard_tile(x, straight.hadamard, straight.signs, straight.dtype, ROWS, COLUMNS)
-    most = tl.max(tl.max(y.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1), axis=0)
-    tl.atomic_max(amax_ptr, tl.where(most > INFINITY, NAN, most))
+    most = largest_of_tile(y)
+    tl.atomic_max(amax_ptr, most)
     if turned.hadamard > 0:
         z = hadamard_tile(tl.trans(x), turned.hadamard, turned.signs, turned.dtype, COLUMNS, ROWS)
-        most = tl.max(tl.max(z.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1), axis=0)
+        most = largest_of_tile(z)
     elif straight.hadamard > 0:
-        most = tl.max(tl.max(x.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1), axis=0)
-    tl.atomic_max(amax_ptr + 1, tl.where(most > INFINITY, NAN, most))
+        most = largest_of_tile(x)
+    tl.atomic_max(amax_ptr + 1, most)
+
+
+@triton.jit
+def largest_of_tile(x: tl.tensor) -> tl.tensor:
+    """Bits of the largest magnitude, with one NaN."""
+    most = tl.max(tl.max(x.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1), axis=0)
+    return tl.where(most > INFINITY, NAN, most)
 
 
 @triton.jit(do_not_specialize=["column_offset", "low", "high", "turned_low", "turned_high"])
@@ -241,8 +248,7 @@ def _amax_pair(straight: Quantization, turned: Quantization, tile: tuple[int, in
         ROWS=tile[0],
         COLUMNS=tile[1],
     )
-    # copies, for an operand's epilogue may be written to
-    return amax[:1].clone(), amax[1:].clone()
+    return amax[:1], amax[1:]
 
 
 def _transform(asked: Quantization) -> How:

@@ -1,0 +1,131 @@
+# mypy: disable-error-code="untyped-decorator"
+"""Shapes, dtypes and strides of the operators' results, for compilers and the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4lab.kernels.quantize import reference
+from fp4lab.kernels.schema import dense, format_of, library
+
+
+def _describes(name: str) -> Callable[[Any], Any]:
+    described: Callable[[Any], Any] = torch.library.register_fake(f"fp4lab::{name}", lib=library)
+    return described
+
+
+def _shape(x: Tensor, transposed: bool) -> tuple[int, int]:
+    return (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
+
+
+@_describes("quantize")
+def _quantize_fake(
+    x: Tensor, format: list[int], transposed: bool, *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    fmt = format_of(format)
+    rows, columns = _shape(x, transposed)
+    width = (columns + 1) // 2 if fmt.packed else columns
+    codes = x.new_empty((rows, width), dtype=reference.code_dtype(fmt.element))
+    if fmt.scale is None:
+        scales = x.new_empty((0, 0), dtype=torch.float32)
+    else:
+        grid = reference.scale_grid(fmt, rows, columns)
+        scales = x.new_empty(grid, dtype=reference.code_dtype(fmt.scale))
+    return codes, scales, x.new_empty(reference.amax_shape(fmt, rows), dtype=torch.float32)
+
+
+@_describes("fake_quantize")
+def _fake_quantize_fake(x: Tensor, format: list[int], transposed: bool, *_: object) -> Tensor:
+    return dense(x.new_empty(_shape(x, transposed)), transposed)
+
+
+def _operand_like(
+    x: Tensor, format: list[int], transposed: bool, dtype: torch.dtype, turned: bool
+) -> tuple[Tensor, Tensor]:
+    fmt = format_of(format)
+    rows, columns = _shape(x, transposed)
+    values = dense(x.new_empty((rows, columns), dtype=dtype), transposed and not turned)
+    return values, x.new_empty(reference.epilogue_shape(fmt, rows), dtype=torch.float32)
+
+
+@_describes("operand")
+def _operand_fake(
+    x: Tensor, format: list[int], transposed: bool, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    return _operand_like(x, format, transposed, *rest[-2:])
+
+
+@_describes("operand_pair")
+def _operand_pair_fake(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = _operand_like(x, arguments[0], False, *arguments[-2:])
+    return *rows, *_operand_like(x, arguments[5], True, *arguments[-2:])
+
+
+@_describes("amax")
+def _amax_fake(x: Tensor, format: list[int], transposed: bool, *_: object) -> Tensor:
+    shape = reference.amax_shape(format_of(format), _shape(x, transposed)[0])
+    return x.new_empty(shape, dtype=torch.float32)
+
+
+@_describes("dequantize")
+def _dequantize_fake(
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
+) -> Tensor:
+    return codes.new_empty((codes.shape[0], K), dtype=dtype)
+
+
+@_describes("stored_operand")
+def _stored_operand_fake(
+    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    values = codes.new_empty((codes.shape[0], K), dtype=dtype)
+    shape = reference.epilogue_shape(format_of(format), codes.shape[0])
+    return values, codes.new_empty(shape, dtype=torch.float32)
+
+
+@_describes("cast")
+def _cast_fake(x: Tensor, element: list[int], ties: int, overflow: int) -> Tensor:
+    return x.new_empty(x.shape, dtype=torch.float32)
+
+
+@_describes("hadamard")
+def _hadamard_fake(x: Tensor, size: int, signs: list[int], dim: int) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@_describes("random_bits")
+def _random_bits_fake(state: Tensor, rows: int, columns: int, *rest: Any) -> Tensor:
+    return state.new_empty((rows, columns), dtype=torch.uint8 if rest[1] == 8 else torch.int64)
+
+
+@_describes("matmul")
+def _matmul_fake(a: Tensor, b: Tensor, alpha: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=dtype)
+
+
+@_describes("grouped_matmul")
+def _grouped_matmul_fake(
+    a: Tensor, b: Tensor, alpha: Tensor | None, row_counts: Tensor, dtype: torch.dtype
+) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
+
+
+@_describes("packed_matmul")
+def _packed_matmul_fake(x: Tensor, codes: Tensor, *_: object) -> Tensor:
+    return x.new_empty((x.shape[0], codes.shape[0]), dtype=torch.float32)
+
+
+@_describes("stored_matmul")
+def _stored_matmul_fake(
+    a: Tensor,
+    a_scales: Tensor,
+    a_amax: Tensor,
+    a_format: list[int],
+    b: Tensor,
+    *rest: Any,
+) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=rest[-1])
