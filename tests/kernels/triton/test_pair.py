@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
 from fp4lab import formats
-from fp4lab.formats import BlockFormat
+from fp4lab.errors import InputError
+from fp4lab.formats import BlockFormat, ElementType
 from tests.kernels import matrices
 from tests.kernels.triton.operators import (
     Quantization,
@@ -22,6 +25,7 @@ from tests.kernels.triton.operators import (
 )
 
 pytestmark = pytest.mark.usefixtures("by_tiles")
+SCALES = list(formats.ELEMENTS.values())
 FORMATS = [
     formats.NVFP4,
     formats.NVFP4_ROWWISE,
@@ -80,6 +84,51 @@ def test_codes_and_scales_back_to_values(name: str, device: str) -> None:
         assert same_bits(got, canonical(values.to(dtype)))
     operand = triton_stored.stored_operand(*there, fmt, shape[1])
     assert all(map(same_bits, operand, reference.operand(encoded, fmt, shape)))
+
+
+def declared(**fields: object) -> BlockFormat | None:
+    """NVFP4 with other fields; None where the formats' own rules forbid it."""
+    try:
+        return formats.NVFP4.replace(**fields)
+    except InputError:
+        return None
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
+@pytest.mark.parametrize("rows", [1, formats.WHOLE])
+def test_one_scale_of_whole_rows_back_to_values(rows: int, scale: ElementType, device: str) -> None:
+    shape = (9, 37)
+    x_MK = matrices.some_special(generator(7), *shape)
+    sides = {"block": (rows, formats.WHOLE), "scale": scale}
+    choices = product(formats.BlockScale, formats.Level, (formats.E2M1, formats.E4M3))
+    made = [declared(**sides, block_scale=b, level=v, element=e) for b, v, e in choices]
+    allowed = [fmt for fmt in made if fmt is not None]
+    assert {fmt.whole_rows for fmt in allowed} >= {True}
+    for fmt in allowed:
+        stored = reference.codes_and_scales(reference.encoded(Quantization(x_MK, fmt)), fmt, shape)
+        encoded = reference.from_storage(*stored, fmt, shape[1])
+        there = [t.to(device) for t in stored]
+        values = canonical(reference.dequantized(encoded, fmt, shape))
+        assert same_bits(triton_stored.dequantize(*there, fmt, shape[1]), values), fmt
+        operand = triton_stored.stored_operand(*there, fmt, shape[1])
+        assert all(map(same_bits, operand, reference.operand(encoded, fmt, shape))), fmt
+
+
+@pytest.mark.parametrize("scale", [formats.E8M0, formats.UE4M3, formats.UE5M3, formats.E4M3])
+def test_every_code_of_a_scale_of_rows(scale: ElementType, device: str) -> None:
+    power = scale is formats.E8M0
+    block_scale = formats.BlockScale.POWER_OF_TWO if power else formats.BlockScale.FOLDED
+    fmt = formats.MXFP8_E4M3.replace(
+        block=(1, formats.WHOLE),
+        scale=scale,
+        block_scale=block_scale,
+        scale_rule=formats.ScaleRule.NEAREST,
+    )
+    codes, scales = torch.full((256, 3), 9, dtype=torch.uint8), torch.arange(256, dtype=torch.uint8)
+    stored = [codes, scales.view(256, 1), torch.zeros(0)]
+    expected = reference.operand(reference.from_storage(*stored, fmt, 3), fmt, (256, 3))
+    found = triton_stored.stored_operand(*(t.to(device) for t in stored), fmt, 3)
+    assert all(map(same_bits, found, expected))
 
 
 @pytest.mark.parametrize("change", [{"block": (3, 24)}, {"element": formats.E5M2}], ids=str)
