@@ -60,16 +60,15 @@ def amax_kernel(
     COLUMNS: tl.constexpr,
 ) -> None:
     """Largest magnitude of the (transformed) operand, or of its rows, as bits into zeros."""
-    across = tl.cdiv(num_columns, COLUMNS)
+    across = tl.cdiv(num_columns, COLUMNS * REPEAT)
     pid = tl.program_id(0).to(tl.int64)
-    first_column = (pid % across) * COLUMNS
-    most = tl.zeros((ROWS,), tl.int32)
+    first_row = (pid // across) * ROWS
+    most = tl.zeros((ROWS, COLUMNS), tl.int32)
     for repeat in tl.static_range(REPEAT):
-        first_row = ((pid // across) * REPEAT + repeat) * ROWS
         x = load_tile(
             x_ptr,
             first_row,
-            first_column,
+            ((pid % across) * REPEAT + repeat) * COLUMNS,
             num_rows,
             num_columns,
             row_stride,
@@ -80,15 +79,14 @@ def amax_kernel(
         )
         if how.hadamard > 0:
             x = hadamard_tile(x, how.hadamard, how.signs, how.dtype, ROWS, COLUMNS)
-        magnitude = tl.max(x.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1)
-        if by_row:
-            row = first_row + tl.arange(0, ROWS)
-            magnitude = tl.where(magnitude > INFINITY, NAN, magnitude)
-            tl.atomic_max(amax_ptr + row, magnitude, mask=row < num_rows)
-        else:
-            most = tl.maximum(most, magnitude)
-    if not by_row:
-        largest = tl.max(most, axis=0)
+        most = tl.maximum(most, x.to(tl.int32, bitcast=True) & MAGNITUDE)
+    largest = tl.max(most, axis=1)
+    if by_row:
+        row = first_row + tl.arange(0, ROWS)
+        largest = tl.where(largest > INFINITY, NAN, largest)
+        tl.atomic_max(amax_ptr + row, largest, mask=row < num_rows)
+    else:
+        largest = tl.max(largest, axis=0)
         tl.atomic_max(amax_ptr, tl.where(largest > INFINITY, NAN, largest))
 
 
@@ -225,9 +223,11 @@ def packed_codes(
         packed = stochastic_quads(values, tl.reshape(random, (ROWS, COLUMNS)), ROWS, COLUMNS)
     else:
         element: tl.constexpr = plan.element
-        column = first_column + tl.arange(0, COLUMNS)[None, :]
-        # what pads a last odd column is 0, whatever its block's scale made of it
-        code = tl.where(column < num_columns, encode(values, element), 0)
+        code = encode(values, element)
+        if element.nan_code != 0:
+            # what pads a last odd column is 0, also where its block's scale is NaN
+            column = first_column + tl.arange(0, COLUMNS)[None, :]
+            code = tl.where(column < num_columns, code, 0)
         low, high = tl.split(tl.reshape(code, (ROWS, COLUMNS // 2, 2)))
         packed = (low | (high << 4)).to(tl.uint8)
     return packed

@@ -130,9 +130,8 @@ def outer_tile(
 def scaled(x: tl.tensor, multiplier: tl.tensor, plan: tl.constexpr) -> tl.tensor:
     """Elements `[A, r, B, c]` times multipliers `[A, B]`."""
     v = x * multiplier[:, None, :, None]
-    if not plan.keep_negative_zero:
-        v = tl.where(v == 0.0, 0.0, v)
-    return v
+    # -0 + 0 is 0
+    return v if plan.keep_negative_zero else v + 0.0
 
 
 @triton.jit

@@ -20,11 +20,11 @@ from tests.kernels.triton.operators import (
     quantize,
     reference,
     same_bits,
+    triton_columns,
     triton_pair,
     triton_stored,
 )
 
-pytestmark = pytest.mark.usefixtures("by_tiles")
 SCALES = list(formats.ELEMENTS.values())
 FORMATS = [
     formats.NVFP4,
@@ -41,9 +41,17 @@ def by_reference(asked: Quantization, dtype: torch.dtype) -> tuple[torch.Tensor,
     return canonical(values.to(dtype)), epilogue
 
 
+@pytest.fixture
+def small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small matrices have several where columns are read row by row."""
+    monkeypatch.setattr(triton_columns, "WIDTH", 64)
+    monkeypatch.setattr(triton_columns, "REPEAT", 2)
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("row_major", [False, True])
+@pytest.mark.usefixtures("by_tiles")
 def test_both_operands_of_a_gemm(
     fmt: BlockFormat, dtype: torch.dtype, row_major: bool, device: str
 ) -> None:
@@ -59,7 +67,52 @@ def test_both_operands_of_a_gemm(
         assert all(map(same_bits, results, by_reference(asked, dtype)))
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "size", "shape"),
+    [
+        (formats.NVFP4, formats.NVFP4, 16, (32, 40)),
+        (formats.NVFP4_16X16, formats.NVFP4, 1, (48, 40)),
+        (formats.NVFP4_ROWWISE, formats.NVFP4_ROWWISE, 16, (16, 70)),
+        (formats.MXFP8_E5M2, formats.MXFP4, 4, (32, 40)),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+@pytest.mark.parametrize("row_major", [False, True])
+@pytest.mark.usefixtures("small_programs")
+def test_both_operands_with_columns_row_by_row(
+    rows: BlockFormat,
+    columns: BlockFormat,
+    size: int,
+    shape: tuple[int, int],
+    row_major: bool,
+    device: str,
+) -> None:
+    # the matrix and its transform have an amax each
+    x_MK = torch.randn(shape, generator=generator(11)).to(torch.bfloat16)
+    x_MK[3, 7] = 100.0 if row_major else torch.nan
+    signs = formats.NVFP4_SIGNS if size == 16 else ()
+    straight = Quantization(x_MK, rows, noise=noise(32, 1, 16) if size == 4 else None)
+    turned = Quantization(x_MK, columns, True, size, signs, noise(8, 2, 16))
+    here, there = asked_on(device, straight), asked_on(device, turned)
+    there = there._replace(x_MK=here.x_MK)
+    assert triton_pair.fuses(here, there)
+    assert triton_pair.by_columns(here, there)
+    pairs = triton_pair.operand_pair(here, there, torch.bfloat16, row_major)
+    for results, asked in zip(pairs, (straight, turned), strict=True):
+        assert all(map(same_bits, results, by_reference(asked, torch.bfloat16)))
+
+
+def test_which_pairs_read_columns_row_by_row(device: str) -> None:
+    x_MK = torch.ones(64, 128, device=device)
+    straight, turned = Quantization(x_MK, formats.NVFP4), Quantization(x_MK, formats.NVFP4, True)
+    assert triton_pair.by_columns(straight, turned)
+    for fmt in (formats.FP8_128X128_E4M3, formats.NVFP4_4OVER6):
+        assert not triton_pair.by_columns(straight._replace(format=fmt), turned)
+    assert not triton_pair.by_columns(straight, turned._replace(format=formats.NVFP4_16X16))
+
+
 @pytest.mark.parametrize(("one", "other"), [(16, 1), (16, 32), (1, 1)])
+@pytest.mark.usefixtures("by_tiles")
 def test_pairs_with_transforms_noise_and_amax(one: int, other: int, device: str) -> None:
     x_MK = matrices.ties_in_bf16(generator(2), 96, 48)
     amax = torch.tensor([3.0]) if one == other else None
@@ -147,6 +200,7 @@ def test_every_code_and_any_block_back_to_values(change: dict[str, object], devi
 
 
 @pytest.mark.parametrize("special", [1.0, torch.inf, -torch.nan], ids=str)
+@pytest.mark.usefixtures("by_tiles")
 @pytest.mark.parametrize(("size", "transposed"), [(1, False), (1, True), (16, True), (16, False)])
 def test_amax_of_tensors_rows_and_transforms(
     size: int, transposed: bool, special: float, device: str
