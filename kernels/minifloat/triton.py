@@ -215,7 +215,7 @@ def decode(code: tl.tensor, element: tl.constexpr) -> tl.tensor:
         if element.has_inf:
             bits = tl.where(magnitude == element.inf_code, INFINITY, bits)
         if element.sign_code != 0:
-            bits = bits | tl.where((code & element.sign_code) != 0, SIGN, 0)
+            bits = bits | ((code << (32 - element.bits)) & SIGN)
         if element.nan_code != 0:
             LAST: tl.constexpr = element.inf_code if element.has_inf else element.max_code
             bits = tl.where(magnitude > LAST, NAN, bits)

@@ -141,7 +141,7 @@ def write_tile(
     if plan.scale is None:
         values = rounded(x, random, plan, how.noise_bits)
     else:
-        block_amax = tile_block_amax(x, block_amax_ptr, first_row, num_rows, plan, A, B)
+        block_amax = tile_block_amax(x, block_amax_ptr, first_row, num_rows, plan, how, A, B)
         outer = outer_tile(amax_ptr, first_row, num_rows, plan, A)
         values, scale = scaled_and_rounded(x, random, block_amax, outer, plan, how, A, B)
         if how.result == CODES or (how.result == OPERAND and plan.late_scale):
@@ -240,12 +240,13 @@ def tile_block_amax(
     first_row: tl.tensor,
     num_rows: tl.tensor,
     plan: tl.constexpr,
+    how: tl.constexpr,
     A: tl.constexpr,
     B: tl.constexpr,
 ) -> tl.tensor:
     """Largest magnitudes of the blocks of a tile, read where blocks are larger than it."""
     if plan.whole == 0:
-        amax = amax_of_blocks(x, A, plan.block_rows, B, plan.block_columns)
+        amax = amax_of_blocks(x, how.transposed, A, plan.block_rows, B, plan.block_columns)
     elif plan.whole == 1:
         amax = tl.load(block_amax_ptr + tl.zeros((1, 1), tl.int32))
     else:

@@ -184,7 +184,7 @@ def operand_pair(
         triton_columns.extents(turned) if columns else (*_tile(straight, turned), 1)
     )
     tile = (rows, width)
-    amax = _amax_pair(straight, turned) if columns else (None, None)
+    amax = _amax_pair(straight, turned)
     first = single.prepared(straight, Result.OPERAND, dtype, tile=tile, amax=amax[0])
     second = single.prepared(turned, Result.OPERAND, dtype, tile=tile[::-1], amax=amax[1])
     outs = [single.values(asked, dtype, row_major) for asked in (straight, turned)]
@@ -243,10 +243,15 @@ def _tile(straight: Quantization, turned: Quantization) -> tuple[int, int]:
 
 def _amax_pair(straight: Quantization, turned: Quantization) -> tuple[Tensor | None, Tensor | None]:
     """Second-level amax of both operands, where one read gives them."""
-    for asked in (straight, turned):
-        if asked.amax is not None or asked.format.level != Level.TENSOR:
-            return None, None
-    if straight.is_transformed:
+    own = [
+        asked.amax is None and asked.format.level == Level.TENSOR for asked in (straight, turned)
+    ]
+    if straight.is_transformed or not all(own):
+        return None, None
+    if not turned.is_transformed:
+        amax = single.amax(straight)
+        return amax, amax
+    if not triton_columns.takes(turned):
         return None, None
     amax = torch.zeros(1, dtype=torch.float32, device=straight.x_MK.device)
     how = single.how_to(turned, Result.OPERAND, torch.float32, fused=True)

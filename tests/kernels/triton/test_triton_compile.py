@@ -39,8 +39,6 @@ MEANT = {
 }
 #: rounded to nearest and written as they are stored, columns never change their thread
 NO_EXCHANGE = "quantize columns values"
-#: Triton 3.6's compiler keeps this one's sums in memory
-SPILLS_IN_OLD = "quantize 4over6 16x16"
 
 
 def problems(record: dict[str, Any]) -> list[str]:
@@ -55,9 +53,7 @@ def problems(record: dict[str, Any]) -> list[str]:
     ):
         wrong.append(f"{meant} is missing, {there} are there")
     exact = not case.startswith(("product", "scaled"))
-    version = tuple(map(int, triton.__version__.split(".")[:2]))
-    old = version < (3, 9) and case == SPILLS_IN_OLD
-    if record["stack"] and not old and (exact or (case.startswith("product") and capability == 90)):
+    if record["stack"] and (exact or (case.startswith("product") and capability == 90)):
         wrong.append(f"{record['stack']} bytes of stack")
     if case == NO_EXCHANGE and record["kernel"] == "columns_kernel" and record["barriers"]:
         wrong.append(f"{record['barriers']} barriers: threads exchange elements")
