@@ -15,25 +15,25 @@ import triton.language as tl
 from torch import Tensor
 
 from fp4lab.formats import Level, Selection
-from fp4lab.kernels.hadamard.triton import add_term, join_columns, split_columns
-from fp4lab.kernels.minifloat.triton import (
-    INFINITY,
-    MAGNITUDE,
-    NAN,
-    encode,
-    rounded_to,
-    stored_as,
-    to_float32,
-)
-from fp4lab.kernels.philox.triton import NoiseArguments, noise_tile, word_tile
+from fp4lab.kernels.minifloat.triton import INFINITY, NAN, encode, stored_as
+from fp4lab.kernels.philox.triton import NoiseArguments
 from fp4lab.kernels.quantize.reference import Quantization
 from fp4lab.kernels.quantize.triton_kernels import CODES, DEQUANTIZED
 from fp4lab.kernels.quantize.triton_scales import block_scales, scale_codes
 from fp4lab.kernels.quantize.triton_tiles import NO_LEVEL, ROW, rounded
+from fp4lab.kernels.quantize.triton_vectors import (
+    hadamard_sums,
+    largest_bits,
+    load_rows,
+    noise_rows,
+    transformed,
+    write_codes,
+    write_values,
+)
 from fp4lab.kernels.triton.constants import How, Plan
 from fp4lab.kernels.triton.launch import as_integers, launch, plain
 
-#: stored columns of a program
+#: stored columns of a program, two of a thread, whose 32 or 64 numbers then fit its registers
 WIDTH = 256
 #: blocks of a program: their codes fill the 32 bytes that memory moves at least
 REPEAT = 4
@@ -50,63 +50,6 @@ def takes(asked: Quantization) -> bool:
         and (asked.shape[1] % fmt.block[1], fmt.block[1] % size) == (0, 0)
         and (not asked.is_transformed or size > 1)
     )
-
-
-@triton.jit
-def load_rows(
-    x_ptr: tl.tensor,
-    first_row: tl.tensor,
-    column: tl.tensor,
-    inside: tl.tensor,
-    row_stride: tl.tensor,
-    column_stride: tl.tensor,
-    how: tl.constexpr,
-    ROWS: tl.constexpr,
-) -> tl.tensor:
-    """Rows of the matrix as a tuple of float32 vectors, 0 outside."""
-    rows = ()
-    for k in tl.static_range(ROWS):
-        at = x_ptr + (first_row + k) * row_stride + column * column_stride
-        raw = tl.load(at, mask=inside, other=0)
-        rows = rows + (to_float32(raw, how.dtype),)
-    return rows
-
-
-@triton.jit
-def hadamard_sums(rows: tl.tensor, how: tl.constexpr, ROWS: tl.constexpr) -> tl.tensor:
-    """The Hadamard transform of the rows, in groups, before it is scaled; or they themselves."""
-    SIZE: tl.constexpr = how.hadamard
-    if SIZE > 1:
-        made = ()
-        for group in tl.static_range(ROWS // SIZE):
-            # what the sums start with decides the sign of a sum of zeros
-            first = rows[group * SIZE]
-            sums = (0.0 - first if how.signs & 1 else 0.0 + first,)
-            for k in tl.static_range(1, SIZE):
-                if k & (k - 1) == 0:
-                    sums = sums + sums
-                sums = add_term(sums, rows[group * SIZE + k], k, how.signs)
-            made = made + sums
-        rows = made
-    return rows
-
-
-@triton.jit
-def transformed(sums: tl.tensor, how: tl.constexpr) -> tl.tensor:
-    """Sums scaled and rounded to the dtype of x."""
-    if how.hadamard > 1:
-        scale: tl.constexpr = how.hadamard**-0.5
-        sums = rounded_to(sums * scale, how.dtype)
-    return sums
-
-
-@triton.jit
-def largest_bits(rows: tl.tensor, ROWS: tl.constexpr) -> tl.tensor:
-    """Bits of the largest magnitude of every column; those of NaN are larger than infinity's."""
-    most = rows[0].to(tl.int32, bitcast=True) & MAGNITUDE
-    for k in tl.static_range(1, ROWS):
-        most = tl.maximum(most, rows[k].to(tl.int32, bitcast=True) & MAGNITUDE)
-    return most
 
 
 @triton.jit
@@ -151,57 +94,6 @@ def columns_amax_kernel(
     if plain_ptr is not None:
         plain = tl.where(plain > INFINITY, NAN, plain)
         tl.atomic_max(plain_ptr, tl.max(plain, axis=0))
-
-
-@triton.jit
-def noise_rows(
-    state_ptr: tl.tensor,
-    row_ids_ptr: tl.tensor,
-    first_row: tl.tensor,
-    first_column: tl.tensor,
-    num_rows: tl.tensor,
-    salt_low: tl.tensor,
-    salt_high: tl.tensor,
-    how: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> tl.tensor:
-    """Noise of the rows, a tuple of vectors; `first_column` is a global number."""
-    if how.noise_bits == 8 and how.aligned:
-        # four bytes change threads as one word
-        word = word_tile(
-            state_ptr,
-            row_ids_ptr,
-            first_row,
-            first_column,
-            num_rows,
-            salt_low,
-            salt_high,
-            8,
-            ROWS,
-            WIDTH,
-        )
-        words = split_columns(tl.trans(word), WIDTH // 4, ROWS)
-        shift = (tl.arange(0, 4) * 8).to(tl.uint32)[None, :]
-        rows = ()
-        for k in tl.static_range(ROWS):
-            rows = rows + (tl.reshape((words[k][:, None] >> shift) & 0xFF, (WIDTH,)),)
-    else:
-        noise = noise_tile(
-            state_ptr,
-            row_ids_ptr,
-            first_row,
-            first_column,
-            num_rows,
-            salt_low,
-            salt_high,
-            how.noise_bits,
-            how.aligned,
-            ROWS,
-            WIDTH,
-        )
-        rows = split_columns(tl.trans(noise), WIDTH, ROWS)
-    return rows
 
 
 @triton.jit(do_not_specialize=["column_offset", "salt_low", "salt_high"])
@@ -283,17 +175,15 @@ def write_blocks(
     kind: tl.constexpr = plan.scale
     column = first_column + tl.arange(0, WIDTH)
     inside = column < tl.where(row < num_rows, num_columns, 0)
-    rows = load_rows(x_ptr, row, column, inside, row_stride, column_stride, how, BLOCK)
-    sums = hadamard_sums(rows, how, BLOCK)
-    x = ()
-    for k in tl.static_range(BLOCK):
-        x = x + (transformed(sums[k], how),)
     outer = tl.full((1,), 1.0, tl.float32)
     if plan.level == ROW:
         outer = tl.load(amax_ptr + column, mask=column < num_columns, other=1.0)
     elif plan.level != NO_LEVEL:
         outer = tl.load(amax_ptr + tl.zeros((1,), tl.int32))
-    block_amax = largest_bits(x, BLOCK).to(tl.float32, bitcast=True)
+    rows = load_rows(x_ptr, row, column, inside, row_stride, column_stride, how, BLOCK)
+    sums = hadamard_sums(rows, how, BLOCK)
+    most = largest_bits(sums, BLOCK).to(tl.float32, bitcast=True)
+    block_amax = transformed(most, how)
     scale, multiplier = block_scales(block_amax, outer, plan, 1.0)
     random = ()
     if how.noise_bits > 0:
@@ -314,7 +204,7 @@ def write_blocks(
         factor = (scale * outer) * plan.inverse_factor
     made = ()
     for k in tl.static_range(BLOCK):
-        v = x[k] * multiplier
+        v = transformed(sums[k], how) * multiplier
         if not plan.keep_negative_zero:
             v = v + 0.0
         q = rounded(v, random[k] if how.noise_bits > 0 else 0, plan, how.noise_bits)
@@ -331,55 +221,6 @@ def write_blocks(
         write_values(
             made, out_ptr, column, row, inside, num_rows, num_columns, turned, BLOCK, WIDTH
         )
-
-
-@triton.jit
-def write_values(
-    made: tl.tensor,
-    out_ptr: tl.tensor,
-    column: tl.tensor,
-    row: tl.tensor,
-    inside: tl.tensor,
-    num_rows: tl.tensor,
-    num_columns: tl.tensor,
-    turned: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> None:
-    """The rows of a block as the matrix is stored, or as parts of the transpose's rows."""
-    if turned:
-        at = out_ptr + column[:, None] * num_rows + (row + tl.arange(0, BLOCK)[None, :])
-        tl.store(at, join_columns(made, WIDTH, BLOCK), mask=inside[:, None])
-    else:
-        for k in tl.static_range(BLOCK):
-            tl.store(out_ptr + (row + k) * num_columns + column, made[k], mask=inside)
-
-
-@triton.jit
-def write_codes(
-    codes: tl.tensor,
-    words_ptr: tl.tensor,
-    column: tl.tensor,
-    row: tl.tensor,
-    inside: tl.tensor,
-    num_rows: tl.tensor,
-    plan: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> None:
-    """The codes of a block, which follow one another in memory, as words of 32 bits."""
-    BITS: tl.constexpr = 4 if plan.packed else 8
-    EACH: tl.constexpr = 32 // BITS
-    WORDS: tl.constexpr = BLOCK // EACH
-    words = ()
-    for n in tl.static_range(WORDS):
-        word = codes[n * EACH]
-        for k in tl.static_range(1, EACH):
-            word = word | (codes[n * EACH + k] << (k * BITS))
-        words = words + (word,)
-    at = words_ptr + column[:, None] * (num_rows // EACH)
-    at = at + (row // EACH + tl.arange(0, WORDS)[None, :])
-    tl.store(at, join_columns(words, WIDTH, WORDS), mask=inside[:, None])
 
 
 def amax(asked: Quantization, how: How, plain_amax: Tensor | None = None) -> Tensor:
@@ -449,8 +290,7 @@ def run(
             noise.column_offset,
             *noise.salts,
         ),
-        # two columns of a thread, whose 32 or 64 numbers and sums then fit its registers
-        warps=WIDTH // 64,
+        warps=width // 64,
         plan=plan,
         how=how,
         turned=turned,
