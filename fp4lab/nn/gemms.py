@@ -26,6 +26,7 @@ from fp4lab.functional import check_ragged
 from fp4lab.kernels import ops
 from fp4lab.kernels.matmul.dispatch import has_bf16
 from fp4lab.kernels.matmul.reference import epilogue_alpha
+from fp4lab.kernels.schema import Quantizer
 from fp4lab.recipes import Gemm, LinearRecipe, Operand, Source
 from fp4lab.recipes.places import (
     DGRAD_DY,
@@ -105,34 +106,21 @@ def prepare(
     x = padded_to_hadamard(x, transform, dim=dim, ragged=how.ragged)
     if operand.format is None:
         if transform is not None:
-            x = ops.hadamard(x, transform.size, transform.vector, dim)
+            x = ops.hadamard(x, transform.definition, dim)
         values = x if x.dtype == dtype else widened(x)
         return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
     if _is_there(x, operand, dtype) and not turned:
         return Prepared(x.t() if transposed else x, x.new_zeros(0, dtype=torch.float32), None)
     _check(x, operand, how, transposed)
-    values, epilogue = ops.operand(
-        x,
-        operand.format.ints,
-        transposed,
-        *_quantizer(operand),
-        how.noise,
-        stream,
-        None,
-        0,
-        None,
-        dtype,
-        turned,
-    )
+    quantizer = _quantizer(operand, transposed)
+    values, epilogue = ops.operand(x, quantizer, dtype, turned, how.noise, stream)
     return Prepared(values, epilogue, operand.format)
 
 
-def _quantizer(operand: Operand) -> tuple[int, list[int], int]:
-    """Hadamard size and signs, and bits of noise."""
-    transform, noise_bits = operand.hadamard, operand.rounding.noise_bits
-    if transform is None:
-        return 1, [], noise_bits
-    return transform.size, transform.vector, noise_bits
+def _quantizer(operand: Operand, transposed: bool) -> str:
+    assert operand.format is not None
+    noise_bits = operand.rounding.noise_bits
+    return Quantizer(operand.format, transposed, operand.hadamard, noise_bits).text
 
 
 def _check(x: Tensor, operand: Operand, how: How, transposed: bool) -> None:
@@ -175,19 +163,8 @@ def forward_copy(x: Tensor, operand: Operand, how: How, *, stream: int) -> Tenso
     """The dequantized copy of X or W that fprop multiplied."""
     if operand.format is None:
         return widened(x)
-    copy: Tensor = ops.fake_quantize(
-        x.to(torch.float32),
-        operand.format.ints,
-        False,
-        1,
-        [],
-        operand.rounding.noise_bits,
-        how.noise,
-        stream,
-        None,
-        0,
-        None,
-    )
+    quantizer = Quantizer(operand.format, noise_bits=operand.rounding.noise_bits).text
+    copy: Tensor = ops.fake_quantize(x.to(torch.float32), quantizer, how.noise, stream)
     return copy
 
 
@@ -302,18 +279,12 @@ def _both_of_dy(
     _check(dy_MN, columns, how, True)
     values, epilogue, values_t, epilogue_t = ops.operand_pair(
         dy_MN,
-        rows.format.ints,
-        *_quantizer(rows),
-        DGRAD_DY.stream,
-        columns.format.ints,
-        *_quantizer(columns),
-        WGRAD_DY.stream,
-        how.noise,
-        None,
-        0,
-        None,
-        None,
+        _quantizer(rows, False),
+        _quantizer(columns, True),
         dtype,
         _turned(WGRAD_DY, dtype),
+        how.noise,
+        DGRAD_DY.stream,
+        WGRAD_DY.stream,
     )
     return Prepared(values, epilogue, rows.format), Prepared(values_t, epilogue_t, columns.format)

@@ -66,21 +66,24 @@ static void write_turned_codes(const plan_t *p, const matrix_t *x, tile_t t, scr
     turn_uint8_t(codes, rows, t.columns, p->codes + t.column * width + first, width, s->quads);
 }
 
+/* whether values are written where they belong; others are turned or narrowed tile by tile */
+static int writes_in_place(const plan_t *p) { return p->values && !p->turned && p->dtype != FLOAT16; }
+
 static void write_values(const plan_t *p, const matrix_t *x, tile_t t, scratch_t *s)
 {
     const int64_t size = p->dtype == FLOAT32 ? 4 : 2;
     const int64_t ld = p->turned ? x->rows : x->columns;
-    char *to = (char *)p->values + (p->turned ? t.column * ld + t.row : t.row * ld + t.column) * size;
-    if (!p->turned) {
-        /* float32 was written in place */
-        for (int64_t r = 0; p->dtype != FLOAT32 && r < t.rows; r++)
-            narrow(s->out + r * t.columns, p->dtype, t.columns, (uint16_t *)(to + r * ld * size));
-    } else if (p->dtype == FLOAT32) {
-        turn_uint32_t((const uint32_t *)s->out, t.rows, t.columns, (uint32_t *)to, ld, s->quads);
-    } else {
-        narrow(s->out, p->dtype, t.rows * t.columns, s->narrowed);
-        turn_uint16_t(s->narrowed, t.rows, t.columns, (uint16_t *)to, ld, s->quads);
+    void *to = (char *)p->values + (p->turned ? t.column * ld + t.row : t.row * ld + t.column) * size;
+    const void *from = s->out;
+    if (p->dtype == FLOAT16) {
+        uint16_t *narrowed = p->turned ? s->narrowed : to;
+        const int64_t rows = p->turned ? t.columns : ld;
+        for (int64_t r = 0; r < t.rows; r++)
+            narrow(s->out + r * t.columns, FLOAT16, t.columns, narrowed + r * rows);
+        from = s->narrowed;
     }
+    if (p->turned && size == 4) turn_uint32_t(from, t.rows, t.columns, to, ld, s->quads);
+    else if (p->turned) turn_uint16_t(from, t.rows, t.columns, to, ld, s->quads);
 }
 
 static void write_scales(const plan_t *p, int64_t a, int64_t b, int64_t high, int64_t wide,

@@ -25,6 +25,7 @@ from fp4lab.functional import fake_quantize, quantize
 from fp4lab.kernels import backends, ops
 from fp4lab.kernels.native.library import instruction_sets
 from fp4lab.kernels.quantize import chunked
+from fp4lab.kernels.schema import Quantizer
 from tests.kernels.matrices import KINDS, Draw, any_bits
 from tests.kernels.parity import CASES, DTYPES, FORMATS, STATE, same
 
@@ -33,38 +34,39 @@ SETS = [f"native-{name}" for name in instruction_sets()]
 
 def results(x: Tensor, fmt: BlockFormat, how: tuple[Any, ...]) -> list[Tensor]:
     """What every operator makes of a matrix."""
-    columns = x.shape[0] if how[0] else x.shape[1]
-    stored = ops.quantize(x, fmt.ints, *how)
+    quantizer, *noise = how
+    stored = ops.quantize(x, quantizer, *noise)
+    columns = x.numel() // max(stored[0].shape[0], 1)
     made = [
         *stored,
-        ops.fake_quantize(x, fmt.ints, *how),
-        *ops.operand(x, fmt.ints, *how, torch.float32, False),
-        ops.amax(x, fmt.ints, *how[:3]),
-        *ops.stored_operand(*stored, fmt.ints, columns, torch.float32),
-        *(ops.dequantize(*stored, fmt.ints, columns, dtype) for dtype in DTYPES),
+        ops.fake_quantize(x, quantizer, *noise),
+        *ops.operand(x, quantizer, torch.float32, False, *noise),
+        ops.amax(x, quantizer),
+        *ops.stored_operand(*stored, fmt.definition, columns, torch.float32),
+        *(ops.dequantize(*stored, fmt.definition, columns, dtype) for dtype in DTYPES),
     ]
     if fmt.operand_fits_bf16:
-        made += ops.operand(x, fmt.ints, *how, torch.bfloat16, False)
-        made += ops.operand(x, fmt.ints, *how, torch.bfloat16, True)
+        made += ops.operand(x, quantizer, torch.bfloat16, False, *noise)
+        made += ops.operand(x, quantizer, torch.bfloat16, True, *noise)
     return made
 
 
 def check(kind: Draw, fmt: BlockFormat, cases: list[Any], names: list[str]) -> None:
     generator = torch.Generator().manual_seed(0)
     checked = 0
-    for shape, transposed, noise_bits, (size, signs), dtype in cases:
+    for shape, transposed, noise_bits, transform, dtype in cases:
         x_MK = kind(generator, *shape).to(dtype)
-        if x_MK.shape[0 if transposed else 1] % size:
+        if transform and x_MK.shape[0 if transposed else 1] % transform.size:
             continue
-        noise = (noise_bits, STATE if noise_bits else None, 3, None, 5)
-        how = (transposed, size, signs, *noise, None)
+        quantizer = Quantizer(fmt, transposed, transform, noise_bits).text
+        how = (quantizer, STATE if noise_bits else None, 3, None, 5)
         with backends.backend("reference"):
             expected = results(x_MK, fmt, how)
         for name in names:
             with backends.backend(name):
                 found = results(x_MK, fmt, how)
             equal = [same(*two) for two in zip(expected, found, strict=True)]
-            assert all(equal), (name, shape, transposed, noise_bits, size, dtype, equal)
+            assert all(equal), (name, shape, transposed, noise_bits, transform, dtype, equal)
             checked += 1
     assert checked
 
@@ -98,7 +100,8 @@ def test_given_amax_row_ids_and_strides() -> None:
     for x, fmt in itertools.product(views, (f.NVFP4, f.NVFP4_ROWWISE, f.NVFP4_4OVER6_16X16)):
         rows = x.shape[0] if fmt is f.NVFP4_ROWWISE else 1
         numbers = row_ids[: x.shape[0]]
-        how = (False, 1, [], 8, STATE, 1, numbers, 16, torch.linspace(1, 9, rows))
+        amax = torch.linspace(1, 9, rows)
+        how = (Quantizer(fmt, noise_bits=8).text, STATE, 1, numbers, 16, amax)
         with backends.backend("reference"):
             expected = results(x, fmt, how)
         for name in (*SETS, "torch"):
@@ -107,7 +110,6 @@ def test_given_amax_row_ids_and_strides() -> None:
 
 
 def test_two_orientations_from_one_read_are_the_two_operands() -> None:
-    signs = list(f.NVFP4_SIGNS)
     for fmt, fmt_t, dtype, wide in (
         (f.NVFP4, f.NVFP4, torch.float32, torch.float32),
         (f.NVFP4, f.NVFP4, torch.bfloat16, torch.bfloat16),
@@ -116,31 +118,31 @@ def test_two_orientations_from_one_read_are_the_two_operands() -> None:
         (f.FP8_ROW_E4M3, f.FP8_ROW_E4M3, torch.float32, torch.float32),
     ):
         x = torch.randn(160, 300).to(dtype)
-        rows, columns = (fmt.ints, 1, [], 8, 2), (fmt_t.ints, 16, signs, 8, 3)
-        both = ops.operand_pair(x, *rows, *columns, STATE, None, 4, None, None, wide, True)
-        noise = (None, 4, None, wide, True)
-        one = ops.operand(x, fmt.ints, False, 1, [], 8, STATE, 2, *noise)
-        other = ops.operand(x, fmt_t.ints, True, 16, signs, 8, STATE, 3, *noise)
+        rows = Quantizer(fmt, noise_bits=8).text
+        columns = Quantizer(fmt_t, True, f.Hadamard(16, f.NVFP4_SIGNS), 8).text
+        both = ops.operand_pair(x, rows, columns, wide, True, STATE, 2, 3, None, 4)
+        one = ops.operand(x, rows, wide, True, STATE, 2, None, 4)
+        other = ops.operand(x, columns, wide, True, STATE, 3, None, 4)
         assert all(map(same, both, (*one, *other))), fmt.name
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32, 64, 256])
 def test_every_hadamard_size(size: int) -> None:
-    signs = f.Hadamard(size, signs=5).vector
+    transform = f.Hadamard(size, signs=5).definition
     x = torch.randn(512, 37)
     # a NaN with a sign and a payload: results hold the one NaN of their dtype
     x.view(torch.int32)[3, 5] = -(1 << 22) + 1
     for dtype, dim in itertools.product(DTYPES, (0, 1)):
         part = x.to(dtype) if dim == 0 else x.t().to(dtype)
         with backends.backend("reference"):
-            expected = ops.hadamard(part, size, signs, dim)
+            expected = ops.hadamard(part, transform, dim)
         for name in SETS:
             with backends.backend(name):
-                assert same(ops.hadamard(part, size, signs, dim), expected), (name, dtype, dim)
+                assert same(ops.hadamard(part, transform, dim), expected), (name, dtype, dim)
     cube = torch.randn(3, 2 * size, 5)
     with backends.backend("reference"):
-        expected = ops.hadamard(cube, size, signs, 1)
-    assert same(ops.hadamard(cube, size, signs, 1), expected)
+        expected = ops.hadamard(cube, transform, 1)
+    assert same(ops.hadamard(cube, transform, 1), expected)
 
 
 @pytest.mark.parametrize("element", [e for e in f.ELEMENTS.values() if e.signed and e.has_zero])
@@ -150,10 +152,10 @@ def test_casts_of_any_bits(element: f.ElementType) -> None:
     for dtype, ties, overflow in itertools.product(DTYPES, f.Ties, f.Overflow):
         part = x.to(dtype).t()
         with backends.backend("reference"):
-            expected = ops.cast(part, element.ints, ties, overflow)
+            expected = ops.cast(part, element.definition, ties, overflow)
         for name in SETS:
             with backends.backend(name):
-                assert same(ops.cast(part, element.ints, ties, overflow), expected)
+                assert same(ops.cast(part, element.definition, ties, overflow), expected)
 
 
 def test_noise_is_that_of_the_reference() -> None:
@@ -172,7 +174,7 @@ def test_noise_is_that_of_the_reference() -> None:
 
 def test_threads_share_the_work_and_change_nothing() -> None:
     x = torch.randn(1024, 520)
-    how = (True, 8, [1] * 8, 8, STATE, 1, None, 0, None)
+    how = (Quantizer(f.NVFP4, True, f.Hadamard(8, (1,) * 8), 8).text, STATE, 1)
     one = results(x, f.NVFP4, how)
     torch.set_num_threads(3)
     try:
@@ -193,8 +195,9 @@ def test_a_matrix_of_more_than_2_31_bytes_by_stride(tmp_path: Path) -> None:
     x.copy_(torch.randn(3, columns))
     assert stride * 4 > 2**31
     for fmt in (f.NVFP4, f.MXFP8_E4M3):
-        expected = results(x.contiguous(), fmt, (False, 16, [], 8, STATE, 1, None, 0, None))
-        found = results(x, fmt, (False, 16, [], 8, STATE, 1, None, 0, None))
+        how = (Quantizer(fmt, False, f.Hadamard(16), 8).text, STATE, 1)
+        expected = results(x.contiguous(), fmt, how)
+        found = results(x, fmt, how)
         assert all(map(same, expected, found))
 
 
@@ -294,7 +297,7 @@ def test_without_a_compiler_one_warning_and_the_same_codes(tmp_path: Path) -> No
 
 def test_a_transform_of_size_1_without_signs_changes_nothing() -> None:
     x = torch.randn(3, 4)
-    assert torch.equal(ops.hadamard(x, 1, [], 1), x)
+    assert torch.equal(ops.hadamard(x, "1", 1), x)
 
 
 def test_an_amax_of_minus_zero_is_zero() -> None:
