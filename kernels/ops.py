@@ -52,7 +52,7 @@ def _asked(
         assert state is not None
         noise = Noise(state, stream, noise_bits, row_ids, column_offset)
     if amax is not None:
-        # a magnitude: -0 is 0
+        # a magnitude: -0 is 0; and a copy, for an operator's result must not be its input
         amax = amax + 0.0
     if transform is None:
         return Quantization(x, fmt, transposed, 1, (), noise, amax)
@@ -90,11 +90,6 @@ def _multiplies(name: str, *, decodes: bool = False) -> Callable[[Function], Fun
     return register
 
 
-def _owned(epilogue: Tensor) -> Tensor:
-    """A copy, for an operator's result must not be its input."""
-    return epilogue.clone(memory_format=torch.contiguous_format)
-
-
 @_implements("quantize")
 def _quantize_impl(x: Tensor, quantizer: str, *noise: Any) -> tuple[Tensor, Tensor, Tensor]:
     codes, scales, amax = dispatch.codes_and_scales(_asked(x, quantizer_of(quantizer), *noise))
@@ -111,10 +106,8 @@ def _fake_quantize_impl(x: Tensor, quantizer: str, *noise: Any) -> Tensor:
 def _operand_impl(
     x: Tensor, quantizer: str, dtype: torch.dtype, turned: bool, *noise: Any
 ) -> tuple[Tensor, Tensor]:
-    ((values, epilogue),) = dispatch.operands(
-        [_asked(x, quantizer_of(quantizer), *noise)], dtype, turned
-    )
-    return values, _owned(epilogue)
+    asked = _asked(x, quantizer_of(quantizer), *noise)
+    return dispatch.operands([asked], dtype, turned)[0]
 
 
 @_implements("operand_pair")
@@ -134,8 +127,8 @@ def _operand_pair_impl(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = _asked(x, quantizer_of(quantizer), state, stream, row_ids, column_offset, amax)
     columns = _asked(x, quantizer_of(quantizer_t), state, stream_t, row_ids, column_offset, amax_t)
-    (values, epilogue), (values_t, epilogue_t) = dispatch.operands([rows, columns], dtype, turned)
-    return values, _owned(epilogue), values_t, _owned(epilogue_t)
+    straight, across = dispatch.operands([rows, columns], dtype, turned)
+    return *straight, *across
 
 
 @_implements("amax")
@@ -156,7 +149,8 @@ def _stored_operand_impl(
     codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     values, epilogue = stored.operand(codes, scales, amax, format_of(format), K, dtype)
-    return values, _owned(epilogue)
+    # a copy, for an operator's result must not be its input
+    return values, epilogue.clone(memory_format=torch.contiguous_format)
 
 
 @_implements("cast")

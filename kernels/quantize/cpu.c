@@ -16,7 +16,7 @@
 
 /* 4-over-6: leaves the chosen scales in decode and multiplier */
 static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, int64_t bc,
-                   const float *x, int64_t ld, const uint32_t *noise, scratch_t *s)
+                   const float *x, int64_t ld, const char *noise, int64_t noise_stride, scratch_t *s)
 {
     const int64_t high = ceil_div(t.rows, br), wide = ceil_div(t.columns, bc);
     for (int64_t i = 0; i < high; i++) {
@@ -26,12 +26,12 @@ static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, 
         const int finite = output_factors(p, a + i, b, 1, wide, decode, multiplier, s->factor) &
                            output_factors(p, a + i, b, 1, wide, decode4, multiplier4, s->factor) &
                            (most_of((const uint32_t *)s->amax + at, wide) < INFINITY_BITS);
-        const uint32_t *drawn = noise ? noise + top * t.columns : NULL;
+        const char *drawn = noise ? noise + top * noise_stride : NULL;
         float *error6 = s->errors, *error4 = s->errors + wide;
         block_errors(p, finite, a + i, b, rows, t.columns, x + top * ld, ld, multiplier, decode,
-                     drawn, t.columns, s->sums, error6);
+                     drawn, noise_stride, s->sums, error6);
         block_errors(p, finite, a + i, b, rows, t.columns, x + top * ld, ld, multiplier4, decode4,
-                     drawn, t.columns, s->sums, error4);
+                     drawn, noise_stride, s->sums, error4);
         for (int64_t j = 0; j < wide; j++) {
             const int four = error4[j] < error6[j];
             decode[j] = four ? decode4[j] : decode[j];
@@ -40,19 +40,14 @@ static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, 
     }
 }
 
-/* the noise of a tile, a word for every number: bytes would halve the width of what they are added to */
-static const uint32_t *noise_of(const plan_t *p, tile_t t, scratch_t *s)
+/* the noise of a tile; its rows lie `stride` bytes apart */
+static const char *noise_of(const plan_t *p, tile_t t, scratch_t *s, int64_t *stride)
 {
-    const int64_t stride = counters_per_row(&p->noise, t.column, t.columns) * 16;
+    if (!p->noise.bits) return NULL;
     const int64_t skip = draw(&p->noise, p->row_ids, t.row, t.rows, t.column, t.columns, s->counters,
                               s->drawn);
-    for (int64_t r = 0; r < t.rows; r++) {
-        const uint8_t *restrict bytes = (const uint8_t *)s->drawn + r * stride + skip * p->noise.bits / 8;
-        uint32_t *restrict out = s->noise + r * t.columns;
-        if (p->noise.bits == 32) memcpy(out, bytes, (size_t)t.columns * 4);
-        else for (int64_t c = 0; c < t.columns; c++) out[c] = bytes[c];
-    }
-    return s->noise;
+    *stride = counters_per_row(&p->noise, t.column, t.columns) * 16;
+    return (const char *)s->drawn + skip * p->noise.bits / 8;
 }
 
 static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_t g, scratch_t *s)
@@ -69,11 +64,12 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_
     memcpy(s->decode, s->amax, (size_t)(high * wide) * 4);
     block_scales(p, a, b, high, wide, 1.0f, s->decode, s->multiplier);
 
-    const uint32_t *noise = p->noise.bits ? noise_of(p, t, s) : NULL;
+    int64_t noise_stride = 0;
+    const char *noise = noise_of(p, t, s, &noise_stride);
     if (p->selection) {
         memcpy(s->other_decode, s->amax, (size_t)(high * wide) * 4);
         block_scales(p, a, b, high, wide, 1.5f, s->other_decode, s->other_multiplier);
-        choose(p, a, b, t, br, bc, values.data, values.ld, noise, s);
+        choose(p, a, b, t, br, bc, values.data, values.ld, noise, noise_stride, s);
     }
     int finite = output_factors(p, a, b, high, wide, s->decode, s->multiplier, s->factor);
     finite &= most_of((const uint32_t *)s->amax, high * wide) < INFINITY_BITS;
@@ -89,7 +85,7 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_
             .x_dtype = values.dtype,
             .multiplier = s->multiplier + at,
             .factor = s->factor + at,
-            .noise = noise ? noise + r * t.columns : NULL,
+            .noise = noise ? noise + r * noise_stride : NULL,
             .next = (const char *)x->data + ((t.row + r) * x->stride + t.column + t.ahead) * size,
             .columns = t.columns,
             .next_size = size,

@@ -10,7 +10,7 @@
 typedef struct {
     const void *x;
     const float *multiplier, *factor;
-    const uint32_t *noise;
+    const void *noise;
     const char *next;
     int64_t columns, next_size;
     int32_t x_dtype, values_dtype;
@@ -51,11 +51,11 @@ typedef struct { int bits, in, out; } variant_t;
  * and `f` are one number for all, or one for each. */
 INLINE void run(const variant_t k, const int each, const element_t t, float zero, int64_t at,
                 int64_t count, const void *restrict x, const float *restrict m,
-                const float *restrict f, const uint32_t *restrict noise, void *restrict out)
+                const float *restrict f, const void *restrict noise, void *restrict out)
 {
     for (int64_t i = 0; i < count; i++) {
         const float v = number_at(x, k.in, at + i) * m[each ? i : 0] + zero;
-        const uint32_t random = k.bits ? noise[at + i] : 0;
+        const uint32_t random = k.bits ? noise_at(noise, k.bits, at + i) : 0;
         if (k.out == CODES) ((uint32_t *)out)[at + i] = rounded_code(k.bits, v, t, random);
         else put_at(out, k.out, at + i, rounded(k.bits, v, t, random) * f[each ? i : 0]);
     }
@@ -69,24 +69,22 @@ INLINE void finite_row(const variant_t k, const int64_t side, const plan_t *p, c
     void *out = k.out == CODES ? row->codes : row->values;
     const int64_t columns = row->columns, size = row->next_size;
     int64_t at = 0;
-    if (side == 1) {
-        for (; at < columns; at += 64) {
+    /* as many small numbers fill a register, so several blocks must share it */
+    const int is_small = k.in == BFLOAT16 || k.out == BFLOAT16 || k.bits == 8;
+    if (side == 1 || (is_small && (side == 16 || side == 32))) {
+        for (; at + 64 <= columns; at += 64, m += 64 / side, f += 64 / side) {
+            float each_m[64], each_f[64];
+            for (int64_t b = 0; b < 64 / side; b++)
+                for (int64_t i = 0; i < side; i++)
+                    each_m[b * side + i] = m[b], each_f[b * side + i] = f[b];
             for (int64_t i = 0; i < 64 * size; i += 64)
                 __builtin_prefetch(row->next + at * size + i, 0, 2);
-            run(k, 1, t, zero, at, min64(64, columns - at), row->x, m + at, f + at, row->noise, out);
-        }
-        return;
-    }
-    if (side == 16 && (k.in == BFLOAT16 || k.out == BFLOAT16)) {
-        /* 32 numbers of 16 bits fill a register, so two blocks must share it */
-        float each_m[64], each_f[64];
-        for (; at + 64 <= columns; at += 64, m += 4, f += 4) {
-            for (int64_t i = 0; i < 64 * size; i += 64)
-                __builtin_prefetch(row->next + at * size + i, 0, 2);
-            for (int b = 0; b < 4; b++)
-                for (int i = 0; i < 16; i++) each_m[b * 16 + i] = m[b], each_f[b * 16 + i] = f[b];
             run(k, 1, t, zero, at, 64, row->x, each_m, each_f, row->noise, out);
         }
+    }
+    if (side == 1) {
+        run(k, 1, t, zero, at, columns - at, row->x, m, f, row->noise, out);
+        return;
     }
     for (; at + side <= columns; at += side, m++, f++) {
         __builtin_prefetch(row->next + at * size, 0, 2);
@@ -104,7 +102,7 @@ static void any_row(const plan_t *p, int64_t side, const row_t *row)
     const int bits = p->noise.bits;
     for (int64_t c = 0; c < row->columns; c++) {
         float v = number_at(row->x, row->x_dtype, c) * row->multiplier[c / side] + zero;
-        float q = bits ? round_stochastic(v, t, row->noise[c], bits)
+        float q = bits ? round_stochastic(v, t, noise_at(row->noise, bits, c), bits)
                        : round_nearest(v, t);
         if (row->codes) {
             row->codes[c] = any_code_of(q, t);
@@ -117,12 +115,12 @@ static void any_row(const plan_t *p, int64_t side, const row_t *row)
 
 /* finite numbers of short floats, such as an operand that is only cast to bf16 */
 INLINE void short_run(const variant_t k, const element_t t, float zero, int64_t at, int64_t count,
-                      const float *restrict x, float m, float f, const uint32_t *restrict noise,
+                      const float *restrict x, float m, float f, const void *restrict noise,
                       void *restrict out)
 {
     for (int64_t i = at; i < at + count; i++) {
         float v = x[i] * m + zero;
-        float q = k.bits ? short_stochastic(v, t, noise[i], k.bits) : short_nearest_even(v, t);
+        float q = k.bits ? short_stochastic(v, t, noise_at(noise, k.bits, i), k.bits) : short_nearest_even(v, t);
         q *= f;
         /* these types have an infinity, which a scale of zero makes NaN */
         put_at(out, k.out, i, q == q ? q : THE_NAN);

@@ -16,8 +16,7 @@ typedef struct {
     float *amax, *decode, *multiplier, *factor, *other_decode, *other_multiplier, *errors, *sums;
     uint8_t *codes;
     uint16_t *narrowed;
-    uint32_t *row_codes, *noise, *drawn, *counters;
-    uint64_t *quads;
+    uint32_t *row_codes, *drawn, *counters;
     int is_widened;                          /* whether `source` holds the tile at hand */
 } scratch_t;
 
@@ -84,7 +83,6 @@ static size_t lay_out(scratch_t *s, uintptr_t memory, const plan_t *plans, int c
     s->row_codes = take(&at, columns * 4);
     s->narrowed = take(&at, cells * 2);
     s->work = take(&at, columns * 4);
-    s->quads = take(&at, cells * 4);
     s->amax = take(&at, blocks * 4);
     s->decode = take(&at, blocks * 4);
     s->multiplier = take(&at, blocks * 4);
@@ -93,7 +91,6 @@ static size_t lay_out(scratch_t *s, uintptr_t memory, const plan_t *plans, int c
     s->other_multiplier = take(&at, blocks * 4);
     s->errors = take(&at, 2 * columns * 4);
     s->sums = take(&at, lines * columns * 4);
-    s->noise = take(&at, counters ? cells * 4 : 0);
     s->drawn = take(&at, (counters + LANES) * 16);
     s->counters = take(&at, (counters + LANES) * 8);
     return at - memory;
@@ -123,12 +120,13 @@ static view_t values_of(const plan_t *p, const matrix_t *x, tile_t t, scratch_t 
 {
     if (!p->hadamard.matrix)
         return x->dtype == BFLOAT16 && reads_bfloat16(p) ? as_stored(x, t) : widened(x, t, s);
-    const view_t from = widened(x, t, s);
+    const int in_one_read = p->transposed && x->dtype == BFLOAT16;
+    const view_t from = in_one_read ? as_stored(x, t) : widened(x, t, s);
     if (p->transposed)
-        hadamard_columns(p->hadamard, t.rows, t.columns, from.data, from.ld, s->values);
+        hadamard_columns(p->hadamard, t.rows, t.columns, from.data, from.dtype, from.ld, s->values);
     else
         hadamard_rows(p->hadamard, t.rows, t.columns, from.data, from.ld, s->values);
-    if (x->dtype == BFLOAT16)
+    if (x->dtype == BFLOAT16 && !in_one_read)
         for (int64_t i = 0; i < t.rows * t.columns; i++)
             s->values[i] = from_bfloat16(to_bfloat16(s->values[i]));
     if (x->dtype == FLOAT16)
