@@ -54,7 +54,7 @@ def test_the_start_is_light() -> None:
         (["train", "--config", "absent.toml"], "config=absent.toml does not exist"),
         (["train", "--config"], "Missing value for argument '--config'"),
         (["train", "--model.preset", "gpt-tny"], "preset='gpt-tny' is not known"),
-        (["train", "--recipe", "absent.toml"], "absent.toml: No such file or directory"),
+        (["train", "--recipe", "absent.toml"], "path='absent.toml' of a recipe does not exist; "),
         (["train", "--recipe", "nvpf4"], "recipe='nvpf4' is not known; did you mean 'nvfp4'?"),
         (["train", "--data.source", "/absent"], "source='/absent' is no folder or file"),
         (
@@ -174,4 +174,6 @@ def test_help_of_a_command_names_its_options(capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     for option in ("--out", "--config", "--recipe", "--steps", "--optim.learning-rate"):
         assert option in text
+    assert "(default: None)" not in " ".join(text.split())
+    assert "(default: 2050)" in " ".join(text.split())
     assert "torchrun --nproc-per-node N -m fp4lab train --microbatches N" in " ".join(text.split())

@@ -385,7 +385,10 @@ def test_unconvert_gives_the_old_layers_back():
 
 def test_set_step_reaches_every_layer():
     model = Model()
-    assert set_step(model, 1) == 0
+    with pytest.raises(
+        InputError, match=r"no converted layer; call fp4lab.convert\(model, recipe\)"
+    ):
+        set_step(model, 1)
     convert(model, NVFP4)
     assert set_step(model, 11, 3) == 7
     noise = torch.stack([m.noise for m in model.modules() if isinstance(m, Linear)])

@@ -259,6 +259,18 @@ def test_a_full_disk_is_named(comparison_folder: Path, monkeypatch: pytest.Monke
             assert Path(caught.value.filename).name == name
 
 
+def test_figures_of_an_earlier_report_are_removed_and_nothing_else(
+    comparison_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(comparison_folder, tmp_path / "copy")
+    (folder / "figures").mkdir(exist_ok=True)
+    for name in ("saturation.png", "mine.png"):
+        (folder / "figures" / name).touch()
+    write(folder)
+    there = {path.stem for path in (folder / "figures").iterdir()}
+    assert there == {"gaps", "loss", "relative", "sqnr", "underflow", "mine"}
+
+
 def test_a_folder_without_a_comparison(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"{SUMMARY} does not exist"):
         write(tmp_path)
