@@ -182,7 +182,7 @@ def _check_features(found: Found, linear: LinearRecipe, ragged: str) -> None:
             across, along = (columns, rows) if place.transposed else (rows, columns)
             shape = (across, along + hadamard_padding(along, operand.hadamard, ragged))
             what = f"layer {found.name!r}"
-            check_ragged(shape, operand.format, operand.hadamard, ragged, what)
+            check_ragged(shape, operand.format, operand.hadamard, ragged, what, place.sides)
 
 
 def _untouched(found: Found) -> Row:

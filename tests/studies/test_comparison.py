@@ -383,12 +383,16 @@ def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Real processes; one of them is killed by SIGKILL half-way through its first life."""
     arguments: dict[str, Any] = {"validation": VALIDATION, "config": CONFIG, "jobs": 2}
     console = Console(file=io.StringIO(), width=300)
-    whole = compare(build_classifier, classified_batch, ["bf16", "mxfp4"],
-                    out=tmp_path / "whole", console=console, **arguments)  # fmt: skip
+    with monkeypatch.context() as here:
+        here.setattr("fp4lab.studies.study.unpicklable", lambda work: "the test says so")
+        whole = compare(build_classifier, classified_batch, ["bf16", "mxfp4"],
+                        out=tmp_path / "whole", console=console, **arguments)  # fmt: skip
     said = io.StringIO()
     killing = KillingBatches(tmp_path / "marker", at=4)
     found = compare(build_classifier, killing, ["bf16", "mxfp4"], out=tmp_path / "killed",
