@@ -13,8 +13,14 @@ import torch
 
 from fp4lab import cli
 from fp4lab.bench import command, peer_rows, peers
+from fp4lab.bench.measure import measure
 
 QUICK = ("bench", "--size", "128", "--ops", "cast e4m3")
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(measure.__kwdefaults__, "least_s", 1e-4)
 
 
 def test_it_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
