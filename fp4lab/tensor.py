@@ -108,6 +108,12 @@ class QuantizedTensor:
         codes, scales, amax = (part.to(device) for part in self.parts())
         return dataclasses.replace(self, codes=codes, scales=scales, amax=amax)
 
+    def __getitem__(self, index: object) -> QuantizedTensor:
+        raise InputError(
+            "a QuantizedTensor cannot be indexed, for elements share bytes and scales; index its "
+            "values: q.dequantize()[...]"
+        )
+
     def equal(self, other: QuantizedTensor) -> bool:
         """Whether both hold the same bits, format and shape."""
         expect("other", other, QuantizedTensor, "compare values by dequantize()")

@@ -248,6 +248,11 @@ class BlockFormat:
         return self.cap * self.target if self.level != Level.NONE else 1.0
 
     @cached_property
+    def amax_ratio(self) -> tuple[int, int]:
+        """`amax_factor` as a fraction: torch.compile(dynamic=True) makes a float a variable."""
+        return self.amax_factor.as_integer_ratio()
+
+    @cached_property
     def target(self) -> float:
         """The element value that a block's amax is mapped to."""
         return self.amax_target or self.element.max_value

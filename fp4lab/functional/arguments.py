@@ -51,7 +51,12 @@ def flattened(x: Tensor) -> Tensor:
 
 
 def check_ragged(
-    shape: tuple[int, int], fmt: BlockFormat, hadamard: Hadamard | None, ragged: str, what: str
+    shape: tuple[int, int],
+    fmt: BlockFormat,
+    hadamard: Hadamard | None,
+    ragged: str,
+    what: str,
+    sides: tuple[str, str] = ("values across the blocks", "values along the blocks"),
 ) -> None:
     """Check that a matrix consists of whole blocks and whole Hadamard blocks.
 
@@ -61,6 +66,7 @@ def check_ragged(
         hadamard: the transform along the columns.
         ragged: "error", or "pad", which allows incomplete blocks but no incomplete transform.
         what: names the tensor in the message.
+        sides: what rows and columns are, in the message.
 
     Raises:
         InputError: a block that is not whole, or another word for `ragged`.
@@ -74,17 +80,17 @@ def check_ragged(
         raise unknown("ragged", ragged, RAGGED)
     if hadamard is not None and shape[1] % hadamard.size:
         raise InputError(
-            f"{what}: {shape[1]} values along the blocks are not a multiple of the Hadamard size "
+            f"{what}: {shape[1]} {sides[1]} are not a multiple of the Hadamard size "
             f"{hadamard.size}; append zeros (in a layer: ragged='pad'), choose a smaller size, or "
             "leave the layer out"
         )
     if ragged == "pad" or fmt.block is None:
         return
-    for extent, side, along in zip(shape, fmt.block, ("across", "along"), strict=True):
+    for extent, side, name in zip(shape, fmt.block, sides, strict=True):
         if side != WHOLE and extent % side:
             raise InputError(
-                f"{what}: {extent} values {along} the blocks are not a multiple of the block side "
-                f"{side} of {fmt.name!r}; use ragged='pad', another format, or leave the layer out"
+                f"{what}: {extent} {name} are not a multiple of the block side {side} of "
+                f"{fmt.name!r}; use ragged='pad', another format, or leave the layer out"
             )
 
 

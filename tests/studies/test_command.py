@@ -299,6 +299,8 @@ def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(
     options: list[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
+    config = Path(options[1])
+    config.write_text(toml.dumps(dataclasses.replace(TINY, eval_every=100)))
     command = [sys.executable, "-m", "fp4lab", "compare", *options,
                "--steps", "300", "--jobs", "2", "--out", str(out)]  # fmt: skip
     # a shell's background job ignores Ctrl-C, and so does what it starts: tests may be such a job
