@@ -33,6 +33,7 @@ from fp4lab.recipes.places import (
     DGRAD_W,
     FPROP_W,
     FPROP_X,
+    PLACES,
     WGRAD_DY,
     WGRAD_X,
     Place,
@@ -111,7 +112,7 @@ def prepare(
         return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
     if _is_there(x, operand, dtype) and not turned:
         return Prepared(x.t() if transposed else x, x.new_zeros(0, dtype=torch.float32), None)
-    _check(x, operand, how, transposed)
+    _check(x, operand, how, PLACES[stream])
     quantizer = _quantizer(operand, transposed)
     values, epilogue = ops.operand(x, quantizer, dtype, turned, how.noise, stream)
     return Prepared(values, epilogue, operand.format)
@@ -123,10 +124,11 @@ def _quantizer(operand: Operand, transposed: bool) -> str:
     return Quantizer(operand.format, transposed, operand.hadamard, noise_bits).text
 
 
-def _check(x: Tensor, operand: Operand, how: How, transposed: bool) -> None:
+def _check(x: Tensor, operand: Operand, how: How, place: Place) -> None:
     assert operand.format is not None
-    shape = (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
-    check_ragged(shape, operand.format, operand.hadamard, how.ragged, f"layer {how.layer!r}")
+    shape = (x.shape[1], x.shape[0]) if place.transposed else (x.shape[0], x.shape[1])
+    what = f"layer {how.layer!r}"
+    check_ragged(shape, operand.format, operand.hadamard, how.ragged, what, place.sides)
 
 
 def widened(x: Tensor) -> Tensor:
@@ -275,8 +277,8 @@ def _both_of_dy(
         return None, None
     if _is_there(dy_MN, rows, dtype):
         return None, None
-    _check(dy_MN, rows, how, False)
-    _check(dy_MN, columns, how, True)
+    _check(dy_MN, rows, how, DGRAD_DY)
+    _check(dy_MN, columns, how, WGRAD_DY)
     values, epilogue, values_t, epilogue_t = ops.operand_pair(
         dy_MN,
         _quantizer(rows, False),
