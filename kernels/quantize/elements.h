@@ -18,6 +18,12 @@ typedef struct {
     uint32_t *codes;
 } row_t;
 
+INLINE void fetch(const row_t *row, int64_t at, int64_t count)
+{
+    const int64_t size = row->next_size;
+    for (int64_t i = 0; i < count * size; i += 64) __builtin_prefetch(row->next + at * size + i, 0, 2);
+}
+
 INLINE float stochastic32(float v, const element_t t, uint32_t random)
 {
     float a = at_most(magnitude(v), t.max_value);
@@ -67,7 +73,7 @@ INLINE void finite_row(const variant_t k, const int64_t side, const plan_t *p, c
     const float zero = p->keep_negative_zero ? -0.0f : 0.0f;
     const float *m = row->multiplier, *f = row->factor;
     void *out = k.out == CODES ? row->codes : row->values;
-    const int64_t columns = row->columns, size = row->next_size;
+    const int64_t columns = row->columns;
     int64_t at = 0;
     /* as many small numbers fill a register, so several blocks must share it */
     const int is_small = k.in == BFLOAT16 || k.out == BFLOAT16 || k.bits == 8;
@@ -77,8 +83,7 @@ INLINE void finite_row(const variant_t k, const int64_t side, const plan_t *p, c
             for (int64_t b = 0; b < 64 / side; b++)
                 for (int64_t i = 0; i < side; i++)
                     each_m[b * side + i] = m[b], each_f[b * side + i] = f[b];
-            for (int64_t i = 0; i < 64 * size; i += 64)
-                __builtin_prefetch(row->next + at * size + i, 0, 2);
+            fetch(row, at, 64);
             run(k, 1, t, zero, at, 64, row->x, each_m, each_f, row->noise, out);
         }
     }
@@ -87,8 +92,7 @@ INLINE void finite_row(const variant_t k, const int64_t side, const plan_t *p, c
         return;
     }
     for (; at + side <= columns; at += side, m++, f++) {
-        __builtin_prefetch(row->next + at * size, 0, 2);
-        if (side == 32) __builtin_prefetch(row->next + (at + 16) * size, 0, 2);
+        fetch(row, at, side);
         run(k, 0, t, zero, at, side, row->x, m, f, row->noise, out);
     }
     if (at < columns) run(k, 0, t, zero, at, columns - at, row->x, m, f, row->noise, out);
@@ -132,8 +136,7 @@ INLINE void short_row(const variant_t k, const plan_t *p, int64_t side, const ro
     const float zero = p->keep_negative_zero ? -0.0f : 0.0f;
     for (int64_t at = 0, b = 0; at < row->columns; at += side, b++) {
         const int64_t count = min64(side, row->columns - at);
-        for (int64_t i = 0; i < count; i += 16)
-            __builtin_prefetch(row->next + (at + i) * row->next_size, 0, 2);
+        fetch(row, at, count);
         short_run(k, p->element, zero, at, count, row->x, row->multiplier[b], row->factor[b],
                   row->noise, row->values);
     }

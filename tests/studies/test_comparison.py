@@ -333,7 +333,7 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
         ({"batches": lambda index: torch.randn(64, 32)}, "first batch differs from call to call"),
         ({"validation": lambda index: torch.randn(64, 32)}, "first validation batch differs from"),
         ({"loss": lambda model, batch: model(batch[0])}, r"shape \(64, 32\) is not one number"),
-        ({"batches": [(x[:48], y[:48]) for x, y in VALIDATION]}, "'mxfp4' cannot.* 48 values"),
+        ({"batches": [(x[:48], y[:48]) for x, y in VALIDATION]}, "'mxfp4' cannot.* 48 tokens"),
         ({"config": dataclasses.replace(CONFIG, threads=10**5)}, "threads=100000 is above the"),
         ({"config": dataclasses.replace(CONFIG, device="cuda")}, "device='cuda' is not available"),
         ({"recipes": ["bf16", MISFIT]}, "recipe 'misfit' cannot train this model: layer '0'.*128"),
