@@ -33,7 +33,6 @@ from fp4lab.recipes.places import (
     DGRAD_W,
     FPROP_W,
     FPROP_X,
-    PLACES,
     WGRAD_DY,
     WGRAD_X,
     Place,
@@ -83,38 +82,30 @@ def _is_one_number_in_bf16(fmt: BlockFormat) -> bool:
 
 
 def prepare(
-    x: Tensor,
-    operand: Operand,
-    how: How,
-    *,
-    stream: int,
-    transposed: bool = False,
-    dtype: torch.dtype = torch.float32,
-    turned: bool = False,
+    x: Tensor, operand: Operand, how: How, place: Place, dtype: torch.dtype = torch.float32
 ) -> Prepared:
-    """Quantize a matrix (or its transpose) for a product.
+    """Quantize a matrix, or its transpose, for a place in a product.
 
     Args:
-        x: `[rows, columns]`, any float dtype.
+        x: `[rows, columns]` as it is stored, any float dtype.
         operand: the recipe's word for it; its source has been resolved by the caller.
         how: noise, ragged policy, name.
-        stream: noise stream.
-        transposed: contract x's rows instead of its columns.
+        place: what is contracted, and the noise stream.
         dtype: float32, or bf16 where `operand_dtype` allows it.
-        turned: lay a transpose out row by row (otherwise as the matrix is stored).
     """
-    transform, dim = operand.hadamard, 0 if transposed else 1
-    x = padded_to_hadamard(x, transform, dim=dim, ragged=how.ragged)
+    transform, turned = operand.hadamard, _turned(place, dtype)
+    x = padded_to_hadamard(x, transform, dim=place.dim, ragged=how.ragged)
     if operand.format is None:
         if transform is not None:
-            x = ops.hadamard(x, transform.definition, dim)
+            x = ops.hadamard(x, transform.definition, place.dim)
         values = x if x.dtype == dtype else widened(x)
-        return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
+        return Prepared(values.t() if place.transposed else values, values.new_zeros(0), None)
     if _is_there(x, operand, dtype) and not turned:
-        return Prepared(x.t() if transposed else x, x.new_zeros(0, dtype=torch.float32), None)
-    _check(x, operand, how, PLACES[stream])
-    quantizer = _quantizer(operand, transposed)
-    values, epilogue = ops.operand(x, quantizer, dtype, turned, how.noise, stream)
+        values = x.t() if place.transposed else x
+        return Prepared(values, x.new_zeros(0, dtype=torch.float32), None)
+    _check(x, operand, how, place)
+    quantizer = _quantizer(operand, place.transposed)
+    values, epilogue = ops.operand(x, quantizer, dtype, turned, how.noise, place.stream)
     return Prepared(values, epilogue, operand.format)
 
 
@@ -180,20 +171,12 @@ def operand_at(
         assert first is not None
         forward = recipe.operand(first)
         if here.format is None and here.hadamard is None:
-            copy = prepare(stored, forward, how, stream=first.stream, dtype=dtype)
+            copy = prepare(stored, forward, how, first, dtype)
             if copy.epilogue.dim() < 2:
                 return Prepared(copy.values.t(), copy.epilogue, copy.format)
         # scales per row run along the axis that is contracted now: they go into the values
         stored = forward_copy(stored, forward, how, stream=first.stream)
-    return prepare(
-        stored,
-        here,
-        how,
-        stream=place.stream,
-        transposed=place.transposed,
-        dtype=dtype,
-        turned=_turned(place, dtype),
-    )
+    return prepare(stored, here, how, place, dtype)
 
 
 def _turned(place: Place, dtype: torch.dtype) -> bool:
