@@ -64,9 +64,12 @@ def whole(argument: str, value: object, low: int, high: int) -> int:
     return number
 
 
-def unknown(argument: str, value: object, known: Iterable[str]) -> InputError:
-    """The error for a name that is not in a table, with the nearest known name as the cure."""
+def unknown(argument: str, value: object, known: Iterable[str], *, shown: str = "") -> InputError:
+    """The error for a name that is not in a table, with the nearest known name as the cure.
+
+    Where none is near, all are listed, or what is `shown` instead.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(names)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"use one of {shown or ', '.join(names)}"
     return InputError(f"{argument}={value!r} is not known; {hint}")

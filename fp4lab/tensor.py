@@ -25,6 +25,7 @@ from fp4lab import formats
 from fp4lab.errors import InputError, expect
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels import ops
+from fp4lab.kernels.schema import Quantizer
 from fp4lab.specs.plain import from_plain, to_plain
 
 #: version of the metadata in a file; `amax` says that the second level is stored as amax
@@ -94,7 +95,7 @@ class QuantizedTensor:
         """
         if not dtype.is_floating_point:
             raise InputError(f"dtype={dtype} cannot hold the values; use a floating-point dtype")
-        how = (self.format.ints, self.matrix_shape[1], dtype)
+        how = (self.format.definition, self.matrix_shape[1], dtype)
         matrix: Tensor = ops.dequantize(*self.parts(), *how)
         if self.axis == -2:
             matrix = matrix.t()
@@ -106,6 +107,12 @@ class QuantizedTensor:
             raise InputError(f"device={device} is a dtype; dequantize(dtype) gives values in one")
         codes, scales, amax = (part.to(device) for part in self.parts())
         return dataclasses.replace(self, codes=codes, scales=scales, amax=amax)
+
+    def __getitem__(self, index: object) -> QuantizedTensor:
+        raise InputError(
+            "a QuantizedTensor cannot be indexed, for elements share bytes and scales; index its "
+            "values: q.dequantize()[...]"
+        )
 
     def equal(self, other: QuantizedTensor) -> bool:
         """Whether both hold the same bits, format and shape."""
@@ -271,7 +278,7 @@ def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTenso
     shape = torch.Size(sizes)
     tensor = QuantizedTensor(parts[0], parts[1], parts[2], fmt, shape, axis)
     meta = torch.empty(tensor.matrix_shape, device="meta")
-    want = ops.quantize(meta, fmt.ints, False, 1, [], 0, None, 0, None, 0, None)
+    want = ops.quantize(meta, Quantizer(fmt).text)
     for part, has, expected in zip(_PARTS, parts, want, strict=True):
         if has.shape != expected.shape or has.dtype != expected.dtype:
             raise InputError(

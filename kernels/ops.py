@@ -23,34 +23,40 @@ from fp4lab.kernels.matmul import packed
 from fp4lab.kernels.minifloat import dispatch as minifloat
 from fp4lab.kernels.philox import dispatch as philox
 from fp4lab.kernels.quantize import dispatch, stored
-from fp4lab.kernels.quantize import reference as _quantize
-from fp4lab.kernels.schema import dense, element_of, format_of, library
+from fp4lab.kernels.quantize.reference import Noise, Quantization
+from fp4lab.kernels.schema import (
+    Quantizer,
+    dense,
+    element_of,
+    format_of,
+    library,
+    quantizer_of,
+    transform_of,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _asked(
     x: Tensor,
-    format: list[int],
-    transposed: bool,
-    hadamard: int,
-    signs: list[int],
-    noise_bits: int,
-    state: Tensor | None,
-    stream: int,
-    row_ids: Tensor | None,
-    column_offset: int,
-    amax: Tensor | None,
-) -> _quantize.Quantization:
+    quantizer: Quantizer,
+    state: Tensor | None = None,
+    stream: int = 0,
+    row_ids: Tensor | None = None,
+    column_offset: int = 0,
+    amax: Tensor | None = None,
+) -> Quantization:
+    fmt, transposed, transform, noise_bits = quantizer
     noise = None
     if noise_bits:
         assert state is not None
-        noise = _quantize.Noise(state, stream, noise_bits, row_ids, column_offset)
-    fmt = format_of(format)
+        noise = Noise(state, stream, noise_bits, row_ids, column_offset)
     if amax is not None:
-        # a magnitude: -0 is 0
+        # a magnitude: -0 is 0; and a copy, for an operator's result must not be its input
         amax = amax + 0.0
-    return _quantize.Quantization(x, fmt, transposed, hadamard, tuple(signs), noise, amax)
+    if transform is None:
+        return Quantization(x, fmt, transposed, 1, (), noise, amax)
+    return Quantization(x, fmt, transposed, transform.size, transform.vector, noise, amax)
 
 
 def _implements(name: str) -> Callable[[Function], Function]:
@@ -84,89 +90,78 @@ def _multiplies(name: str, *, decodes: bool = False) -> Callable[[Function], Fun
     return register
 
 
-def _owned(epilogue: Tensor) -> Tensor:
-    """A copy, for an operator's result must not be its input."""
-    return epilogue.clone(memory_format=torch.contiguous_format)
-
-
 @_implements("quantize")
-def _quantize_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    codes, scales, amax = dispatch.codes_and_scales(_asked(x, *arguments))
+def _quantize_impl(x: Tensor, quantizer: str, *noise: Any) -> tuple[Tensor, Tensor, Tensor]:
+    codes, scales, amax = dispatch.codes_and_scales(_asked(x, quantizer_of(quantizer), *noise))
     return codes.contiguous(), scales.contiguous(), amax
 
 
 @_implements("fake_quantize")
-def _fake_quantize_impl(x: Tensor, *arguments: Any) -> Tensor:
-    asked = _asked(x, *arguments)
+def _fake_quantize_impl(x: Tensor, quantizer: str, *noise: Any) -> Tensor:
+    asked = _asked(x, quantizer_of(quantizer), *noise)
     return dense(dispatch.dequantized(asked, x.dtype), asked.transposed)
 
 
 @_implements("operand")
-def _operand_impl(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    *how, dtype, turned = arguments
-    ((values, epilogue),) = dispatch.operands([_asked(x, *how)], dtype, turned)
-    return values, _owned(epilogue)
+def _operand_impl(
+    x: Tensor, quantizer: str, dtype: torch.dtype, turned: bool, *noise: Any
+) -> tuple[Tensor, Tensor]:
+    asked = _asked(x, quantizer_of(quantizer), *noise)
+    return dispatch.operands([asked], dtype, turned)[0]
 
 
 @_implements("operand_pair")
 def _operand_pair_impl(
     x: Tensor,
-    format: list[int],
-    hadamard: int,
-    signs: list[int],
-    noise_bits: int,
-    stream: int,
-    format_t: list[int],
-    hadamard_t: int,
-    signs_t: list[int],
-    noise_bits_t: int,
-    stream_t: int,
-    state: Tensor | None,
-    row_ids: Tensor | None,
-    column_offset: int,
-    amax: Tensor | None,
-    amax_t: Tensor | None,
+    quantizer: str,
+    quantizer_t: str,
     dtype: torch.dtype,
     turned: bool,
+    state: Tensor | None = None,
+    stream: int = 0,
+    stream_t: int = 0,
+    row_ids: Tensor | None = None,
+    column_offset: int = 0,
+    amax: Tensor | None = None,
+    amax_t: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    where = (row_ids, column_offset)
-    rows = (format, False, hadamard, signs, noise_bits, state, stream, *where, amax)
-    columns = (format_t, True, hadamard_t, signs_t, noise_bits_t, state, stream_t, *where, amax_t)
-    asked = [_asked(x, *how) for how in (rows, columns)]
-    (values, epilogue), (values_t, epilogue_t) = dispatch.operands(asked, dtype, turned)
-    return values, _owned(epilogue), values_t, _owned(epilogue_t)
+    rows = _asked(x, quantizer_of(quantizer), state, stream, row_ids, column_offset, amax)
+    columns = _asked(x, quantizer_of(quantizer_t), state, stream_t, row_ids, column_offset, amax_t)
+    straight, across = dispatch.operands([rows, columns], dtype, turned)
+    return *straight, *across
 
 
 @_implements("amax")
-def _amax_impl(
-    x: Tensor, format: list[int], transposed: bool, hadamard: int, signs: list[int]
-) -> Tensor:
-    return dispatch.amax(_asked(x, format, transposed, hadamard, signs, 0, None, 0, None, 0, None))
+def _amax_impl(x: Tensor, quantizer: str) -> Tensor:
+    # which rounding does not change
+    return dispatch.amax(_asked(x, quantizer_of(quantizer)._replace(noise_bits=0)))
 
 
 @_implements("dequantize")
 def _dequantize_impl(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
+    codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> Tensor:
     return stored.dequantized(codes, scales, amax, format_of(format), K, dtype)
 
 
 @_implements("stored_operand")
 def _stored_operand_impl(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
+    codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     values, epilogue = stored.operand(codes, scales, amax, format_of(format), K, dtype)
-    return values, _owned(epilogue)
+    # a copy, for an operator's result must not be its input
+    return values, epilogue.clone(memory_format=torch.contiguous_format)
 
 
 @_implements("cast")
-def _cast_impl(x: Tensor, element: list[int], ties: int, overflow: int) -> Tensor:
+def _cast_impl(x: Tensor, element: str, ties: int, overflow: int) -> Tensor:
     return minifloat.cast(x, element_of(element), Ties(ties), Overflow(overflow))
 
 
 @_implements("hadamard")
-def _hadamard_impl(x: Tensor, size: int, signs: list[int], dim: int) -> Tensor:
-    return hadamard_dispatch.hadamard(x, size, tuple(signs), dim)
+def _hadamard_impl(x: Tensor, transform: str, dim: int) -> Tensor:
+    parsed = transform_of(transform)
+    return hadamard_dispatch.hadamard(x, parsed.size, parsed.vector, dim)
 
 
 @_implements("random_bits")
@@ -176,8 +171,8 @@ def _random_bits_impl(
     columns: int,
     stream: int,
     bits: int,
-    row_ids: Tensor | None,
-    column_offset: int,
+    row_ids: Tensor | None = None,
+    column_offset: int = 0,
 ) -> Tensor:
     return philox.random_bits(
         rows,
@@ -204,7 +199,7 @@ def _grouped_matmul_impl(
 
 @_multiplies("packed_matmul", decodes=True)
 def _packed_matmul_impl(
-    x: Tensor, codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], int8: bool
+    x: Tensor, codes: Tensor, scales: Tensor, amax: Tensor, format: str, int8: bool
 ) -> Tensor:
     return packed.packed_matmul(x, codes, scales, amax, format_of(format), int8)
 
@@ -214,11 +209,11 @@ def _stored_matmul_impl(
     a: Tensor,
     a_scales: Tensor,
     a_amax: Tensor,
-    a_format: list[int],
+    a_format: str,
     b: Tensor,
     b_scales: Tensor,
     b_amax: Tensor,
-    b_format: list[int],
+    b_format: str,
     K: int,
     dtype: torch.dtype,
 ) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fp4lab.kernels.quantize import reference
-from fp4lab.kernels.schema import dense, format_of, library
+from fp4lab.kernels.schema import Quantizer, dense, format_of, library, quantizer_of
 
 
 def _describes(name: str) -> Callable[[Any], Any]:
@@ -18,16 +18,14 @@ def _describes(name: str) -> Callable[[Any], Any]:
     return described
 
 
-def _shape(x: Tensor, transposed: bool) -> tuple[int, int]:
-    return (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
+def _shape(x: Tensor, asked: Quantizer) -> tuple[int, int]:
+    return (x.shape[1], x.shape[0]) if asked.transposed else (x.shape[0], x.shape[1])
 
 
 @_describes("quantize")
-def _quantize_fake(
-    x: Tensor, format: list[int], transposed: bool, *_: object
-) -> tuple[Tensor, Tensor, Tensor]:
-    fmt = format_of(format)
-    rows, columns = _shape(x, transposed)
+def _quantize_fake(x: Tensor, quantizer: str, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    asked = quantizer_of(quantizer)
+    fmt, (rows, columns) = asked.format, _shape(x, asked)
     width = (columns + 1) // 2 if fmt.packed else columns
     codes = x.new_empty((rows, width), dtype=reference.code_dtype(fmt.element))
     if fmt.scale is None:
@@ -39,48 +37,46 @@ def _quantize_fake(
 
 
 @_describes("fake_quantize")
-def _fake_quantize_fake(x: Tensor, format: list[int], transposed: bool, *_: object) -> Tensor:
-    return dense(x.new_empty(_shape(x, transposed)), transposed)
-
-
-def _operand_like(
-    x: Tensor, format: list[int], transposed: bool, dtype: torch.dtype, turned: bool
-) -> tuple[Tensor, Tensor]:
-    fmt = format_of(format)
-    rows, columns = _shape(x, transposed)
-    values = dense(x.new_empty((rows, columns), dtype=dtype), transposed and not turned)
-    return values, x.new_empty(reference.epilogue_shape(fmt, rows), dtype=torch.float32)
+def _fake_quantize_fake(x: Tensor, quantizer: str, *_: object) -> Tensor:
+    asked = quantizer_of(quantizer)
+    return dense(x.new_empty(_shape(x, asked)), asked.transposed)
 
 
 @_describes("operand")
 def _operand_fake(
-    x: Tensor, format: list[int], transposed: bool, *rest: Any
+    x: Tensor, quantizer: str, dtype: torch.dtype, turned: bool, *_: object
 ) -> tuple[Tensor, Tensor]:
-    return _operand_like(x, format, transposed, *rest[-2:])
+    asked = quantizer_of(quantizer)
+    rows, columns = _shape(x, asked)
+    values = dense(x.new_empty((rows, columns), dtype=dtype), asked.transposed and not turned)
+    return values, x.new_empty(reference.epilogue_shape(asked.format, rows), dtype=torch.float32)
 
 
 @_describes("operand_pair")
-def _operand_pair_fake(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rows = _operand_like(x, arguments[0], False, *arguments[-2:])
-    return *rows, *_operand_like(x, arguments[5], True, *arguments[-2:])
+def _operand_pair_fake(
+    x: Tensor, quantizer: str, quantizer_t: str, dtype: torch.dtype, turned: bool, *_: object
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows, columns = (_operand_fake(x, one, dtype, turned) for one in (quantizer, quantizer_t))
+    return *rows, *columns
 
 
 @_describes("amax")
-def _amax_fake(x: Tensor, format: list[int], transposed: bool, *_: object) -> Tensor:
-    shape = reference.amax_shape(format_of(format), _shape(x, transposed)[0])
+def _amax_fake(x: Tensor, quantizer: str) -> Tensor:
+    asked = quantizer_of(quantizer)
+    shape = reference.amax_shape(asked.format, _shape(x, asked)[0])
     return x.new_empty(shape, dtype=torch.float32)
 
 
 @_describes("dequantize")
 def _dequantize_fake(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
+    codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> Tensor:
     return codes.new_empty((codes.shape[0], K), dtype=dtype)
 
 
 @_describes("stored_operand")
 def _stored_operand_fake(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: list[int], K: int, dtype: torch.dtype
+    codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     values = codes.new_empty((codes.shape[0], K), dtype=dtype)
     shape = reference.epilogue_shape(format_of(format), codes.shape[0])
@@ -88,12 +84,12 @@ def _stored_operand_fake(
 
 
 @_describes("cast")
-def _cast_fake(x: Tensor, element: list[int], ties: int, overflow: int) -> Tensor:
+def _cast_fake(x: Tensor, element: str, ties: int, overflow: int) -> Tensor:
     return x.new_empty(x.shape, dtype=torch.float32)
 
 
 @_describes("hadamard")
-def _hadamard_fake(x: Tensor, size: int, signs: list[int], dim: int) -> Tensor:
+def _hadamard_fake(x: Tensor, transform: str, dim: int) -> Tensor:
     return x.new_empty(x.shape)
 
 
@@ -124,7 +120,7 @@ def _stored_matmul_fake(
     a: Tensor,
     a_scales: Tensor,
     a_amax: Tensor,
-    a_format: list[int],
+    a_format: str,
     b: Tensor,
     *rest: Any,
 ) -> Tensor:

@@ -14,7 +14,8 @@ from fp4lab.bench import peer_rows, roofline, table
 from fp4lab.bench.measure import LEAST_ROUNDS
 from fp4lab.bench.rows import STATED_SIZE, Setting, pick
 from fp4lab.bench.run import all_rows, measure_rows
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, describe
+from fp4lab.specs.options import Unset
 
 FILE = "bench.json"
 #: the shapes that follow from the size consist of whole blocks for its multiples
@@ -31,7 +32,7 @@ class BenchArguments:
     compared is called in turn in the same run. Targets are stated for 4096x4096 and one thread.
     """
 
-    ops: str | None = None
+    ops: Unset[str] = None
     """Which rows, by parts of their names or patterns, with commas between them; by default all."""
     peers: bool = False
     """Whether to measure other packages too; those that are installed, eager and compiled."""
@@ -43,9 +44,9 @@ class BenchArguments:
     """Side of the matrices, a multiple of 128; the shapes of products follow from it."""
     repeats: int = LEAST_ROUNDS
     """Rounds of which the median is taken; 5 or more."""
-    json: Path | None = None
+    json: Unset[Path] = None
     """File for everything that was measured."""
-    out: Path | None = None
+    out: Unset[Path] = None
     """Folder for the roofline figure, and for the JSON file if no other place is given."""
 
 
@@ -55,6 +56,12 @@ def bench(given: BenchArguments) -> int:
     Returns 130 in that case, else 0, for no time is an error.
     """
     setting = checked(given)
+    path = given.json or (given.out and given.out / FILE)
+    if given.json:
+        _check_writable("json", given.json)
+    if given.out:
+        _check_writable("out", given.out / roofline.NAME)
+        _check_writable("out", given.out / FILE)
     gpu = setting.device.type == "cuda"
     others, missing = peer_rows.rows() if given.peers else ([], {})
     rows = pick([*all_rows(gpu=gpu), *others], given.ops)
@@ -65,7 +72,6 @@ def bench(given: BenchArguments) -> int:
         on_row=lambda at, name: _say(at + 1, len(rows), name),
     )
     table.show(findings)
-    path = given.json or (given.out and given.out / FILE)
     if path:
         print(f"measurements: {findings.save(path)}")
     if given.out and (figure := roofline.save(findings, given.out)):
@@ -101,6 +107,21 @@ def checked(given: BenchArguments) -> Setting:
         threads=given.threads,
         rounds=given.repeats,
     )
+
+
+def _check_writable(argument: str, path: Path) -> None:
+    """InputError unless the file can be written, before an hour is spent; its content stays."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        path.open("a").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise InputError(
+            f"{argument}: {str(path)!r} cannot be written ({describe(error)}); give a path in a "
+            "folder where files can be made"
+        ) from None
 
 
 def _say(number: int, count: int, name: str) -> None:

@@ -24,6 +24,7 @@ from fp4lab.bench.rows import Claim, Job, Row, Setting
 from fp4lab.formats import ELEMENTS, BlockFormat, ElementType, Hadamard, Rounding, Selection
 from fp4lab.kernels import backends, ops
 from fp4lab.kernels.native.structures import Pieces, results_reused
+from fp4lab.kernels.schema import Quantizer
 
 GROUP = "operators"
 #: in the name of the line of a call that allocates what it returns
@@ -70,20 +71,18 @@ def _casting(element: ElementType) -> Make:
 
 def _operand_of_columns(x: Tensor) -> tuple[Run, int]:
     """What the columns give to a product, in x's dtype: transformed, rounded to nearest."""
-    noise = (0, None, 0, None, 0, None)
-    how = (True, _TRANSFORM.size, _TRANSFORM.vector, *noise, x.dtype, False)
-    return lambda: ops.operand(x, formats.NVFP4.ints, *how), x.nbytes
+    quantizer = Quantizer(formats.NVFP4, True, _TRANSFORM).text
+    return lambda: ops.operand(x, quantizer, x.dtype, False), x.nbytes
 
 
 def _both_orientations(x: Tensor) -> tuple[Run, int]:
     """What a training step makes of a gradient: rows, and columns with Hadamard, both rounded
     stochastically, as operands in x's dtype.
     """
-    fmt, noise = formats.NVFP4.ints, fp4lab.noise_state(0).to(x.device)
-    signs: list[int] = []
-    rows, columns = (fmt, 1, signs, 8, 1), (fmt, _TRANSFORM.size, _TRANSFORM.vector, 8, 2)
-    how = (*rows, *columns, noise, None, 0, None, None, x.dtype, False)
-    return lambda: ops.operand_pair(x, *how), x.nbytes
+    rows = Quantizer(formats.NVFP4, noise_bits=8).text
+    columns = Quantizer(formats.NVFP4, True, _TRANSFORM, 8).text
+    noise = (fp4lab.noise_state(0).to(x.device), 1, 2)
+    return lambda: ops.operand_pair(x, rows, columns, x.dtype, False, *noise), x.nbytes
 
 
 _TRANSFORM = Hadamard(16, formats.NVFP4_SIGNS)

@@ -9,7 +9,6 @@ Everything numeric in which published tools differ is a field, so that no defaul
 from __future__ import annotations
 
 import dataclasses
-import struct
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -249,6 +248,11 @@ class BlockFormat:
         return self.cap * self.target if self.level != Level.NONE else 1.0
 
     @cached_property
+    def amax_ratio(self) -> tuple[int, int]:
+        """`amax_factor` as a fraction: torch.compile(dynamic=True) makes a float a variable."""
+        return self.amax_factor.as_integer_ratio()
+
+    @cached_property
     def target(self) -> float:
         """The element value that a block's amax is mapped to."""
         return self.amax_target or self.element.max_value
@@ -292,61 +296,44 @@ class BlockFormat:
         return dataclasses.replace(self, **changes)
 
     @cached_property
-    def ints(self) -> list[int]:
-        """All numeric fields as integers, for flat operator schemas (`from_ints` inverts it).
-
-        Real fields (cap, floor, zero scale) are the bits of a float64.
-        """
+    def definition(self) -> str:
+        """All fields but the names, as text for operators (`from_definition` inverts it)."""
         rows, columns = self.block or (-1, -1)
-        return [
-            *self.element.ints,
-            *(self.scale.ints if self.scale is not None else [0] * 6),
-            rows,
-            columns,
-            int(self.scale_rule),
-            int(self.block_scale),
-            int(self.level),
-            *map(
-                _float_bits, (self.scale_cap, self.amax_target, self.scale_floor, self.zero_scale)
-            ),
-            int(self.scale_ties),
-            *self.scale_precision.ints,
-            int(self.ties),
-            int(self.overflow),
-            int(self.selection),
-            int(self.keep_negative_zero),
-        ]
+        fields = (
+            self.element.definition,
+            self.scale.definition if self.scale is not None else "",
+            self.scale_precision.definition,
+            *(rows, columns),
+            *map(int, (self.scale_rule, self.block_scale, self.level, self.scale_ties)),
+            *map(int, (self.ties, self.overflow, self.selection, self.keep_negative_zero)),
+            *map(float, (self.scale_cap, self.amax_target, self.scale_floor, self.zero_scale)),
+        )
+        return ";".join(map(str, fields))
 
     @staticmethod
-    def from_ints(ints: list[int]) -> BlockFormat:
-        """Inverse of `ints`, without the names."""
-        element, scale, rest = ints[:6], ints[6:12], ints[12:]
+    def from_definition(text: str) -> BlockFormat:
+        """Inverse of `definition`, without the names."""
+        element, scale, precision, *rest = text.split(";")
+        numbers, reals = [int(field) for field in rest[:10]], [float(field) for field in rest[10:]]
+        rows, columns, scale_rule, block_scale, level, scale_ties = numbers[:6]
+        ties, overflow, selection, keep_negative_zero = numbers[6:]
+        scale_cap, amax_target, scale_floor, zero_scale = reals
         return BlockFormat(
             name="",
-            element=ElementType.from_ints(element),
-            scale=ElementType.from_ints(scale) if scale[0] else None,
-            block=None if rest[0] < 0 else (rest[0], rest[1]),
-            scale_rule=ScaleRule(rest[2]),
-            block_scale=BlockScale(rest[3]),
-            level=Level(rest[4]),
-            scale_cap=_float_from(rest[5]),
-            amax_target=_float_from(rest[6]),
-            scale_floor=_float_from(rest[7]),
-            zero_scale=_float_from(rest[8]),
-            scale_ties=Ties(rest[9]),
-            scale_precision=ElementType.from_ints(rest[10:16]),
-            ties=Ties(rest[16]),
-            overflow=Overflow(rest[17]),
-            selection=Selection(rest[18]),
-            keep_negative_zero=bool(rest[19]),
+            element=ElementType.from_definition(element),
+            scale=ElementType.from_definition(scale) if scale else None,
+            scale_precision=ElementType.from_definition(precision),
+            block=None if rows < 0 else (rows, columns),
+            scale_rule=ScaleRule(scale_rule),
+            block_scale=BlockScale(block_scale),
+            level=Level(level),
+            scale_ties=Ties(scale_ties),
+            ties=Ties(ties),
+            overflow=Overflow(overflow),
+            selection=Selection(selection),
+            keep_negative_zero=bool(keep_negative_zero),
+            scale_cap=scale_cap,
+            amax_target=amax_target,
+            scale_floor=scale_floor,
+            zero_scale=zero_scale,
         )
-
-
-def _float_bits(value: float) -> int:
-    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
-    return bits
-
-
-def _float_from(bits: int) -> float:
-    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
-    return value

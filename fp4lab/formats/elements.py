@@ -107,15 +107,19 @@ class ElementType:
         return f"ElementType({self.name!r})"
 
     @cached_property
-    def ints(self) -> list[int]:
-        """All fields but the name as integers, for flat operator schemas (see `from_ints`)."""
-        flags = (int(self.signed), int(self.has_zero))
-        return [self.exponent_bits, self.mantissa_bits, self.bias, int(self.specials), *flags]
+    def definition(self) -> str:
+        """All fields but the name, as text for operators (`from_definition` inverts it).
+
+        >>> E2M1.definition
+        '2,1,1,0,1,1'
+        """
+        widths = (self.exponent_bits, self.mantissa_bits, self.bias)
+        return ",".join(map(str, (*widths, *map(int, (self.specials, self.signed, self.has_zero)))))
 
     @staticmethod
-    def from_ints(ints: list[int]) -> ElementType:
-        """Inverse of `ints`, without the name."""
-        exponent, mantissa, bias, specials, signed, has_zero = ints
+    def from_definition(text: str) -> ElementType:
+        """Inverse of `definition`, without the name."""
+        exponent, mantissa, bias, specials, signed, has_zero = map(int, text.split(","))
         return ElementType(
             "", exponent, mantissa, bias, Specials(specials), bool(signed), bool(has_zero)
         )

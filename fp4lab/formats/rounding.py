@@ -69,4 +69,7 @@ class Rounding(Enum):
     @property
     def noise_bits(self) -> int:
         """Random bits an element needs: 0, 8 or 32."""
-        return {"nearest": 0, "stochastic8": 8, "stochastic32": 32}[self.value]
+        return _NOISE_BITS[self.value]
+
+
+_NOISE_BITS = {"nearest": 0, "stochastic8": 8, "stochastic32": 32}

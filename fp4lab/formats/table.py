@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fp4lab.errors import InputError, unknown
 from fp4lab.formats import elements as e
 from fp4lab.formats.blocks import WHOLE, BlockFormat
@@ -9,18 +11,26 @@ from fp4lab.formats.rounding import Overflow
 from fp4lab.formats.scaling import BlockScale, Level, ScaleRule, Selection
 
 _FORMATS: dict[str, BlockFormat] = {}
+_NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
 
 
 def register(fmt: BlockFormat) -> BlockFormat:
     """Make a format known by its name, for files and the command line; returns it.
 
     Raises:
-        InputError: the name is taken by a format with other fields.
+        InputError: a name with other characters than letters, digits and _ (a recipe's name may
+            begin with it, and go on with - and +), or one that is taken by a format with other
+            fields.
 
     >>> mine = register(NVFP4.replace(name="nvfp4_1x32", block=(1, 32)))
     >>> get("nvfp4_1x32") is mine
     True
     """
+    if not _NAME.fullmatch(fmt.name):
+        raise InputError(
+            f"name={fmt.name!r} of a format to register may hold letters, digits and _; change it "
+            "by fmt.replace(name=...)"
+        )
     known = _FORMATS.setdefault(fmt.name, fmt)
     if known != fmt:
         raise InputError(

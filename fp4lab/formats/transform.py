@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fp4lab.errors import InputError, expect, whole
+from fp4lab.formats.elements import compute_properties
 
 #: the fixed sign vector of Transformer Engine's NVFP4 recipe (all layers, all of training)
 NVFP4_SIGNS: tuple[int, ...] = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
@@ -50,18 +51,35 @@ class Hadamard:
             )
         if any(sign not in (-1, 1) for sign in self.vector):
             raise InputError(f"signs={self.signs} of Hadamard may hold only -1 and 1")
+        compute_properties(self)
 
     @cached_property
-    def vector(self) -> list[int]:
+    def vector(self) -> tuple[int, ...]:
         """The sign of every entry; empty where there are none.
 
         A seed gives the bits of SHA-256("hadamard/<seed>/<n>"), n = 0, 1, .., least significant
         bit of each byte first; a 1 is a minus.
         """
         if self.signs is None:
-            return []
+            return ()
         if isinstance(self.signs, tuple):
-            return list(self.signs)
+            return self.signs
         texts = (f"hadamard/{self.signs}/{n}" for n in range(-(-self.size // 256)))
         stream = b"".join(hashlib.sha256(text.encode()).digest() for text in texts)
-        return [1 - 2 * (stream[i // 8] >> (i % 8) & 1) for i in range(self.size)]
+        return tuple(1 - 2 * (stream[i // 8] >> (i % 8) & 1) for i in range(self.size))
+
+    @cached_property
+    def definition(self) -> str:
+        """Size and signs as text for operators (`from_definition` inverts it).
+
+        >>> Hadamard(4, (1, 1, -1, 1)).definition
+        '4++-+'
+        """
+        return str(self.size) + "".join("+" if sign > 0 else "-" for sign in self.vector)
+
+    @staticmethod
+    def from_definition(text: str) -> Hadamard:
+        """Inverse of `definition`."""
+        size = text.rstrip("+-")
+        signs = tuple(1 if sign == "+" else -1 for sign in text[len(size) :])
+        return Hadamard(int(size), signs or None)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fp4lab.errors import InputError, expect, unknown, whole
 from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level, Rounding
+from fp4lab.kernels.schema import Quantizer
 
 Ragged: TypeAlias = Literal["error", "pad"]
 
@@ -39,15 +40,23 @@ def check_float(x: Tensor, argument: str) -> None:
 def as_matrix(x: Tensor) -> Tensor:
     """`[.., K]` as `[M, K]`; InputError for a dtype or shape that cannot be quantized."""
     check_float(x, "x")
-    if x.dim() == 2:
-        return x
     if x.dim() == 0:
         raise InputError("x is a scalar tensor; give it at least one dimension")
-    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    return flattened(x)
+
+
+def flattened(x: Tensor) -> Tensor:
+    """`[.., K]` as `[M, K]`."""
+    return x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
 def check_ragged(
-    shape: tuple[int, int], fmt: BlockFormat, hadamard: Hadamard | None, ragged: str, what: str
+    shape: tuple[int, int],
+    fmt: BlockFormat,
+    hadamard: Hadamard | None,
+    ragged: str,
+    what: str,
+    sides: tuple[str, str] = ("values across the blocks", "values along the blocks"),
 ) -> None:
     """Check that a matrix consists of whole blocks and whole Hadamard blocks.
 
@@ -57,6 +66,7 @@ def check_ragged(
         hadamard: the transform along the columns.
         ragged: "error", or "pad", which allows incomplete blocks but no incomplete transform.
         what: names the tensor in the message.
+        sides: what rows and columns are, in the message.
 
     Raises:
         InputError: a block that is not whole, or another word for `ragged`.
@@ -70,17 +80,17 @@ def check_ragged(
         raise unknown("ragged", ragged, RAGGED)
     if hadamard is not None and shape[1] % hadamard.size:
         raise InputError(
-            f"{what}: {shape[1]} values along the blocks are not a multiple of the Hadamard size "
+            f"{what}: {shape[1]} {sides[1]} are not a multiple of the Hadamard size "
             f"{hadamard.size}; append zeros (in a layer: ragged='pad'), choose a smaller size, or "
             "leave the layer out"
         )
     if ragged == "pad" or fmt.block is None:
         return
-    for extent, side, along in zip(shape, fmt.block, ("across", "along"), strict=True):
+    for extent, side, name in zip(shape, fmt.block, sides, strict=True):
         if side != WHOLE and extent % side:
             raise InputError(
-                f"{what}: {extent} values {along} the blocks are not a multiple of the block side "
-                f"{side} of {fmt.name!r}; use ragged='pad', another format, or leave the layer out"
+                f"{what}: {extent} {name} are not a multiple of the block side {side} of "
+                f"{fmt.name!r}; use ragged='pad', another format, or leave the layer out"
             )
 
 
@@ -108,29 +118,24 @@ def operator_arguments(
     shape = (rows, columns) if axis == -1 else (columns, rows)
     if ragged != "pad" or hadamard is not None:
         check_ragged(shape, fmt, hadamard, ragged, f"x of shape {tuple(x.shape)}")
-    _check_amax(amax, fmt, shape[0], x.device)
-    _check_noise(rounding, noise, row_ids, column_offset, stream, matrix.shape)
-    for argument, tensor in (("noise", noise), ("row_ids", row_ids)):
-        if tensor is not None and tensor.device != x.device and x.device.type != "meta":
-            raise InputError(f"{argument} is on {tensor.device}, x on {x.device}; move it there")
-    return (
-        matrix.detach() if matrix.requires_grad else matrix,
-        fmt.ints,
-        axis == -2,
-        hadamard.size if hadamard is not None else 1,
-        hadamard.vector if hadamard is not None else [],
-        rounding.noise_bits,
-        noise,
-        stream,
-        row_ids,
-        column_offset,
-        amax,
-    )
+    if amax is not None:
+        _check_amax(amax, fmt, shape[0], x.device)
+    expect("rounding", rounding, Rounding, "use one of fp4lab.formats.Rounding")
+    if rounding != Rounding.NEAREST and noise is None:
+        raise InputError(
+            f"noise=None with rounding={rounding.value!r}: stochastic rounding needs "
+            "noise=fp4lab.noise_state(seed, ...)"
+        )
+    if noise is not None or row_ids is not None or stream or column_offset:
+        _check_noise(noise, row_ids, column_offset, stream, matrix)
+    matrix = matrix.detach() if matrix.requires_grad else matrix
+    quantizer = Quantizer(fmt, axis == -2, hadamard, rounding.noise_bits).text
+    if noise is None and amax is None:
+        return matrix, quantizer
+    return matrix, quantizer, noise, stream, row_ids, column_offset, amax
 
 
-def _check_amax(amax: Tensor | None, fmt: BlockFormat, num_rows: int, device: torch.device) -> None:
-    if amax is None:
-        return
+def _check_amax(amax: Tensor, fmt: BlockFormat, num_rows: int, device: torch.device) -> None:
     check_tensor(amax, "amax")
     if fmt.level == Level.NONE:
         raise InputError(f"amax given, but format {fmt.name!r} has no second level; leave it out")
@@ -148,20 +153,9 @@ def _check_amax(amax: Tensor | None, fmt: BlockFormat, num_rows: int, device: to
 
 
 def _check_noise(
-    rounding: Rounding,
-    noise: Tensor | None,
-    row_ids: Tensor | None,
-    column_offset: int,
-    stream: int,
-    shape: torch.Size,
+    noise: Tensor | None, row_ids: Tensor | None, column_offset: int, stream: int, x_MK: Tensor
 ) -> None:
-    num_rows, num_columns = shape
-    expect("rounding", rounding, Rounding, "use one of fp4lab.formats.Rounding")
-    if rounding != Rounding.NEAREST and noise is None:
-        raise InputError(
-            f"noise=None with rounding={rounding.value!r}: stochastic rounding needs "
-            "noise=fp4lab.noise_state(seed, ...)"
-        )
+    num_rows, num_columns = x_MK.shape
     if noise is not None:
         check_tensor(noise, "noise")
         if noise.dtype != torch.int64 or noise.shape != (4,):
@@ -176,6 +170,9 @@ def _check_noise(
                 f"row_ids of shape {tuple(row_ids.shape)} and dtype {row_ids.dtype}: give one "
                 f"int64 number for each of the {num_rows} rows"
             )
+    for argument, tensor in (("noise", noise), ("row_ids", row_ids)):
+        if tensor is not None and tensor.device != x_MK.device and x_MK.device.type != "meta":
+            raise InputError(f"{argument} is on {tensor.device}, x on {x_MK.device}; move it there")
     whole("stream", stream, 0, 2**32 - 1)
     # 4 columns share a block of noise, whose number has 32 bits
     whole("column_offset", column_offset, 0, 2**34 - 1 - num_columns)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, Rounding
 from fp4lab.functional.arguments import Ragged, operator_arguments
-from fp4lab.functional.operations import fake_quantized, largest_code, saturated
+from fp4lab.functional.operations import fake_quantized, saturated
 
 
 class Error(NamedTuple):
@@ -69,10 +69,10 @@ def error(
         column_offset=column_offset,
     )
     x_ = x.detach()
-    q = fake_quantized(x_.to(torch.float32), arguments[1:])
+    q = fake_quantized(x_.to(torch.float32), axis, arguments[1:])
     if fmt.block is None or x.numel() == 0:
         return compare(q, x_, saturation=0.0)
-    beyond = saturated(x_, arguments[1:], largest_code(fmt))
+    beyond = saturated(x_, fmt, axis, arguments[1:])
     return compare(q, x_, saturation=beyond.to(torch.float64).mean().item())
 
 

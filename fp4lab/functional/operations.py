@@ -11,8 +11,8 @@ from fp4lab.errors import InputError, expect, unknown, whole
 from fp4lab.formats import BlockFormat, ElementType, Hadamard, Overflow, Rounding, Ties
 from fp4lab.functional.arguments import (
     Ragged,
-    as_matrix,
     check_float,
+    flattened,
     operator_arguments,
 )
 from fp4lab.kernels import ops
@@ -120,10 +120,10 @@ def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor
     return q.dequantize(dtype)
 
 
-def fake_quantized(x: Tensor, arguments: tuple[Any, ...]) -> Tensor:
+def fake_quantized(x: Tensor, axis: int, arguments: tuple[Any, ...]) -> Tensor:
     """What `fake_quantize` returns, without a gradient; flat arguments after the matrix."""
-    flat: Tensor = ops.fake_quantize(as_matrix(x), *arguments)
-    flat = flat.t() if arguments[1] else flat
+    flat: Tensor = ops.fake_quantize(flattened(x), *arguments)
+    flat = flat.t() if axis == -2 else flat
     return flat if x.dim() == 2 else flat.reshape(x.shape)
 
 
@@ -131,18 +131,20 @@ class _FakeQuantize(torch.autograd.Function):
     """Quantize and dequantize with a straight-through gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, arguments: tuple[Any, ...], largest: int | None) -> Tensor:
-        y = fake_quantized(x, arguments)
-        if largest is not None:
-            ctx.save_for_backward(saturated(x, arguments, largest))
+    def forward(
+        ctx: Any, x: Tensor, axis: int, arguments: tuple[Any, ...], masked: BlockFormat | None
+    ) -> Tensor:
+        y = fake_quantized(x, axis, arguments)
+        if masked is not None:
+            ctx.save_for_backward(saturated(x, masked, axis, arguments))
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.saved_tensors:
-            return grad, None, None
+            return grad, None, None, None
         (outside,) = ctx.saved_tensors
-        return grad.masked_fill(outside, 0.0), None, None
+        return grad.masked_fill(outside, 0.0), None, None, None
 
 
 def fake_quantize(
@@ -195,27 +197,23 @@ def fake_quantize(
         column_offset=column_offset,
     )[1:]
     if not (x.requires_grad and torch.is_grad_enabled()):
-        return fake_quantized(x, arguments)
-    largest = largest_code(fmt) if gradient == "masked" else None
-    result: Tensor = _FakeQuantize.apply(x, arguments, largest)  # type: ignore[no-untyped-call]
+        return fake_quantized(x, axis, arguments)
+    masked = fmt if gradient == "masked" else None
+    result: Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]
+        x, axis, arguments, masked
+    )
     return result
 
 
-def largest_code(fmt: BlockFormat) -> int:
-    """The code of the largest element, in both nibbles where two share a byte."""
-    return fmt.element.max_code * (0x11 if fmt.packed else 1)
-
-
-def saturated(x: Tensor, arguments: tuple[Any, ...], largest: int) -> Tensor:
-    """Where |x| exceeds the largest number of its block by more than float32 rounding (bool).
-
-    `largest` is the format's `largest_code`.
-    """
-    codes, scales, amax = ops.quantize(as_matrix(x.detach()), *arguments)
-    columns = x.shape[-1] if not arguments[1] else x.shape[:-1].numel()
-    full = torch.full_like(codes, largest)
-    limit: Tensor = ops.dequantize(full, scales, amax, arguments[0], columns, torch.float32)
-    limit = limit.t() if arguments[1] else limit
+def saturated(x: Tensor, fmt: BlockFormat, axis: int, arguments: tuple[Any, ...]) -> Tensor:
+    """Where |x| exceeds the largest number of its block by more than float32 rounding (bool)."""
+    matrix = flattened(x.detach())
+    codes, scales, amax = ops.quantize(matrix, *arguments)
+    # in both nibbles where two codes share a byte
+    full = torch.full_like(codes, fmt.element.max_code * (0x11 if fmt.packed else 1))
+    columns = matrix.shape[1] if axis == -1 else matrix.shape[0]
+    limit: Tensor = ops.dequantize(full, scales, amax, fmt.definition, columns, torch.float32)
+    limit = limit.t() if axis == -2 else limit
     return x.detach().abs() > limit.reshape(x.shape) * (1 + 2.0**-21)
 
 
@@ -244,5 +242,5 @@ def cast(
     expect("overflow", overflow, Overflow, "use one of fp4lab.formats.Overflow")
     if not element.has_zero or not element.signed:
         raise InputError(f"element={element.name!r} holds scales only; use it in a BlockFormat")
-    rounded: Tensor = ops.cast(x.detach(), element.ints, ties, overflow)
+    rounded: Tensor = ops.cast(x.detach(), element.definition, ties, overflow)
     return rounded

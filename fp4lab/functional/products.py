@@ -57,7 +57,7 @@ def scaled_matmul(
     _check_inner(a, b)
     fast = check_accumulate(accumulate, a.device, a.format, b.format)
     if fast:
-        sides = [(*q.parts(), q.format.ints) for q in (a, b)]
+        sides = [(*q.parts(), q.format.definition) for q in (a, b)]
         narrow: Tensor = ops.stored_matmul(*sides[0], *sides[1], a.matrix_shape[1], torch.bfloat16)
         return narrow.to(dtype)
     (a_MK, a_epilogue), (b_NK, b_epilogue) = (_operand(q, torch.float32) for q in (a, b))
@@ -111,7 +111,7 @@ def _check_inner(a: QuantizedTensor, b: QuantizedTensor) -> None:
 
 def _operand(q: QuantizedTensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     made: tuple[Tensor, Tensor] = ops.stored_operand(
-        *q.parts(), q.format.ints, q.matrix_shape[1], dtype
+        *q.parts(), q.format.definition, q.matrix_shape[1], dtype
     )
     return made
 
@@ -231,6 +231,6 @@ def packed_linear(
     _check_result(result)
     x_BK = x.detach().reshape(x.shape[:-1].numel(), x.shape[-1])
     y_BN: Tensor = ops.packed_matmul(
-        x_BK, *weight.parts(), weight.format.ints, activations == "int8"
+        x_BK, *weight.parts(), weight.format.definition, activations == "int8"
     )
     return y_BN.to(result).view(*x.shape[:-1], weight.shape[0])

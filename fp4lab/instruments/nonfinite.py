@@ -21,6 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+#: what a message about a tensor that is not finite ends with
+CURE = "lower the learning rate, keep that layer in high precision, or check the data"
+
 
 @dataclass(frozen=True)
 class Finding:

@@ -100,7 +100,7 @@ def set_recipe(model: torch.nn.Module, recipe: Recipe) -> ConversionReport:
     expect("recipe", recipe, Recipe, "use fp4lab.recipes.get(name)")
     first = next((module for module in model.modules() if isinstance(module, Linear)), None)
     if first is None:
-        raise InputError("model has no converted layer; call fp4lab.convert(model, recipe) first")
+        raise _unconverted()
 
     def own(module: torch.nn.Module) -> tuple[int, str]:
         layer = module if isinstance(module, Linear) else first
@@ -119,7 +119,8 @@ def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:
     `broadcast_buffers=False` where ranks use different microbatch numbers.
 
     Raises:
-        InputError: a step or microbatch that is not an integer in [0, 2^32).
+        InputError: a step or microbatch that is not an integer in [0, 2^32), or a model without
+            converted layers.
 
     >>> from fp4lab import recipes
     >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 16))
@@ -131,9 +132,15 @@ def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:
     step = whole("step", step, 0, 2**32 - 1)
     microbatch = whole("microbatch", microbatch, 0, 2**32 - 1)
     layers = [module for module in model.modules() if isinstance(module, Linear)]
+    if not layers:
+        raise _unconverted()
     for layer in layers:
         layer.set_step(step, microbatch)
     return len(layers)
+
+
+def _unconverted() -> InputError:
+    return InputError("model has no converted layer; call fp4lab.convert(model, recipe) first")
 
 
 def unconvert(model: torch.nn.Module) -> int:
@@ -175,7 +182,7 @@ def _check_features(found: Found, linear: LinearRecipe, ragged: str) -> None:
             across, along = (columns, rows) if place.transposed else (rows, columns)
             shape = (across, along + hadamard_padding(along, operand.hadamard, ragged))
             what = f"layer {found.name!r}"
-            check_ragged(shape, operand.format, operand.hadamard, ragged, what)
+            check_ragged(shape, operand.format, operand.hadamard, ragged, what, place.sides)
 
 
 def _untouched(found: Found) -> Row:

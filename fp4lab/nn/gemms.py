@@ -26,6 +26,7 @@ from fp4lab.functional import check_ragged
 from fp4lab.kernels import ops
 from fp4lab.kernels.matmul.dispatch import has_bf16
 from fp4lab.kernels.matmul.reference import epilogue_alpha
+from fp4lab.kernels.schema import Quantizer
 from fp4lab.recipes import Gemm, LinearRecipe, Operand, Source
 from fp4lab.recipes.places import (
     DGRAD_DY,
@@ -81,64 +82,44 @@ def _is_one_number_in_bf16(fmt: BlockFormat) -> bool:
 
 
 def prepare(
-    x: Tensor,
-    operand: Operand,
-    how: How,
-    *,
-    stream: int,
-    transposed: bool = False,
-    dtype: torch.dtype = torch.float32,
-    turned: bool = False,
+    x: Tensor, operand: Operand, how: How, place: Place, dtype: torch.dtype = torch.float32
 ) -> Prepared:
-    """Quantize a matrix (or its transpose) for a product.
+    """Quantize a matrix, or its transpose, for a place in a product.
 
     Args:
-        x: `[rows, columns]`, any float dtype.
+        x: `[rows, columns]` as it is stored, any float dtype.
         operand: the recipe's word for it; its source has been resolved by the caller.
         how: noise, ragged policy, name.
-        stream: noise stream.
-        transposed: contract x's rows instead of its columns.
+        place: what is contracted, and the noise stream.
         dtype: float32, or bf16 where `operand_dtype` allows it.
-        turned: lay a transpose out row by row (otherwise as the matrix is stored).
     """
-    transform, dim = operand.hadamard, 0 if transposed else 1
-    x = padded_to_hadamard(x, transform, dim=dim, ragged=how.ragged)
+    transform, turned = operand.hadamard, _turned(place, dtype)
+    x = padded_to_hadamard(x, transform, dim=place.dim, ragged=how.ragged)
     if operand.format is None:
         if transform is not None:
-            x = ops.hadamard(x, transform.size, transform.vector, dim)
+            x = ops.hadamard(x, transform.definition, place.dim)
         values = x if x.dtype == dtype else widened(x)
-        return Prepared(values.t() if transposed else values, values.new_zeros(0), None)
+        return Prepared(values.t() if place.transposed else values, values.new_zeros(0), None)
     if _is_there(x, operand, dtype) and not turned:
-        return Prepared(x.t() if transposed else x, x.new_zeros(0, dtype=torch.float32), None)
-    _check(x, operand, how, transposed)
-    values, epilogue = ops.operand(
-        x,
-        operand.format.ints,
-        transposed,
-        *_quantizer(operand),
-        how.noise,
-        stream,
-        None,
-        0,
-        None,
-        dtype,
-        turned,
-    )
+        values = x.t() if place.transposed else x
+        return Prepared(values, x.new_zeros(0, dtype=torch.float32), None)
+    _check(x, operand, how, place)
+    quantizer = _quantizer(operand, place.transposed)
+    values, epilogue = ops.operand(x, quantizer, dtype, turned, how.noise, place.stream)
     return Prepared(values, epilogue, operand.format)
 
 
-def _quantizer(operand: Operand) -> tuple[int, list[int], int]:
-    """Hadamard size and signs, and bits of noise."""
-    transform, noise_bits = operand.hadamard, operand.rounding.noise_bits
-    if transform is None:
-        return 1, [], noise_bits
-    return transform.size, transform.vector, noise_bits
-
-
-def _check(x: Tensor, operand: Operand, how: How, transposed: bool) -> None:
+def _quantizer(operand: Operand, transposed: bool) -> str:
     assert operand.format is not None
-    shape = (x.shape[1], x.shape[0]) if transposed else (x.shape[0], x.shape[1])
-    check_ragged(shape, operand.format, operand.hadamard, how.ragged, f"layer {how.layer!r}")
+    noise_bits = operand.rounding.noise_bits
+    return Quantizer(operand.format, transposed, operand.hadamard, noise_bits).text
+
+
+def _check(x: Tensor, operand: Operand, how: How, place: Place) -> None:
+    assert operand.format is not None
+    shape = (x.shape[1], x.shape[0]) if place.transposed else (x.shape[0], x.shape[1])
+    what = f"layer {how.layer!r}"
+    check_ragged(shape, operand.format, operand.hadamard, how.ragged, what, place.sides)
 
 
 def widened(x: Tensor) -> Tensor:
@@ -175,19 +156,8 @@ def forward_copy(x: Tensor, operand: Operand, how: How, *, stream: int) -> Tenso
     """The dequantized copy of X or W that fprop multiplied."""
     if operand.format is None:
         return widened(x)
-    copy: Tensor = ops.fake_quantize(
-        x.to(torch.float32),
-        operand.format.ints,
-        False,
-        1,
-        [],
-        operand.rounding.noise_bits,
-        how.noise,
-        stream,
-        None,
-        0,
-        None,
-    )
+    quantizer = Quantizer(operand.format, noise_bits=operand.rounding.noise_bits).text
+    copy: Tensor = ops.fake_quantize(x.to(torch.float32), quantizer, how.noise, stream)
     return copy
 
 
@@ -201,20 +171,12 @@ def operand_at(
         assert first is not None
         forward = recipe.operand(first)
         if here.format is None and here.hadamard is None:
-            copy = prepare(stored, forward, how, stream=first.stream, dtype=dtype)
+            copy = prepare(stored, forward, how, first, dtype)
             if copy.epilogue.dim() < 2:
                 return Prepared(copy.values.t(), copy.epilogue, copy.format)
         # scales per row run along the axis that is contracted now: they go into the values
         stored = forward_copy(stored, forward, how, stream=first.stream)
-    return prepare(
-        stored,
-        here,
-        how,
-        stream=place.stream,
-        transposed=place.transposed,
-        dtype=dtype,
-        turned=_turned(place, dtype),
-    )
+    return prepare(stored, here, how, place, dtype)
 
 
 def _turned(place: Place, dtype: torch.dtype) -> bool:
@@ -298,22 +260,16 @@ def _both_of_dy(
         return None, None
     if _is_there(dy_MN, rows, dtype):
         return None, None
-    _check(dy_MN, rows, how, False)
-    _check(dy_MN, columns, how, True)
+    _check(dy_MN, rows, how, DGRAD_DY)
+    _check(dy_MN, columns, how, WGRAD_DY)
     values, epilogue, values_t, epilogue_t = ops.operand_pair(
         dy_MN,
-        rows.format.ints,
-        *_quantizer(rows),
-        DGRAD_DY.stream,
-        columns.format.ints,
-        *_quantizer(columns),
-        WGRAD_DY.stream,
-        how.noise,
-        None,
-        0,
-        None,
-        None,
+        _quantizer(rows, False),
+        _quantizer(columns, True),
         dtype,
         _turned(WGRAD_DY, dtype),
+        how.noise,
+        DGRAD_DY.stream,
+        WGRAD_DY.stream,
     )
     return Prepared(values, epilogue, rows.format), Prepared(values_t, epilogue_t, columns.format)

@@ -89,7 +89,7 @@ def read(path: str | Path) -> Recipe:
     """The recipe in a .toml or .json file.
 
     Raises:
-        InputError: another suffix, or what is wrong in the file.
+        InputError: another suffix, no such file, or what is wrong in the file.
         OSError: the file cannot be read.
 
     >>> from fp4lab import recipes
@@ -103,6 +103,11 @@ def read(path: str | Path) -> Recipe:
         raise InputError(f"path={str(path)!r} of a recipe should end in .toml or .json")
     try:
         return readers[path.suffix](path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"path={str(path)!r} of a recipe does not exist; correct it, or give the name of a "
+            "recipe, as recipes.names() lists them"
+        ) from None
     except (InputError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -16,6 +16,12 @@ from dataclasses import dataclass
 #: each product and what it gives
 GEMMS = {"fprop": "Y", "dgrad": "dX", "wgrad": "dW"}
 TENSORS = {"x": "X", "w": "W", "dy": "dY"}
+#: what the rows and the columns of each tensor are
+SIDES = {
+    "x": ("tokens", "input features"),
+    "w": ("output features", "input features"),
+    "dy": ("tokens", "output features"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,16 @@ class Place:
     def label(self) -> str:
         """X, W, dY, W^T, dY^T or X^T."""
         return TENSORS[self.tensor] + ("^T" if self.transposed else "")
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What rows and columns are as they enter, columns being contracted.
+
+        >>> WGRAD_DY.label, WGRAD_DY.sides
+        ('dY^T', ('output features', 'tokens'))
+        """
+        rows, columns = SIDES[self.tensor]
+        return (columns, rows) if self.transposed else (rows, columns)
 
     def __str__(self) -> str:
         return f"{self.gemm}.{self.side}"

@@ -91,6 +91,7 @@ def _with_blocks(name: str) -> Recipe:
     match = _BLOCKS.fullmatch(name)
     recipe = None if match is None else _base(match["base"])
     if match is None or recipe is None:
-        raise unknown("recipe", name, {*_RECIPES, *formats.names()})
+        known, cure = {*_RECIPES, *formats.names()}, f"{', '.join(names())}, or a format's name"
+        raise unknown("recipe", name, known, shown=cure)
     first, last = (int(match[end] or 0) for end in ("first", "last"))
     return recipe.keep_high_precision(first=first, last=last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from fp4lab.report import words
 from fp4lab.report.error_map import Share, share_map, sqnr_map
@@ -14,6 +14,10 @@ from fp4lab.report.summary import FAILED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+#: the names of all figures that a report may have
+NAMES = ("gaps", "loss", "relative", "sqnr", *get_args(Share))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from statistics import median
 from fp4lab.instruments.error_rows import LayerErrors, ProductError
 from fp4lab.recipes.places import GEMMS
 from fp4lab.report import style, words
-from fp4lab.report.drawings import Drawing, drawings
+from fp4lab.report.drawings import NAMES, Drawing, drawings
 from fp4lab.report.folder import FIGURES, REPORT, Findings, read_findings
 from fp4lab.report.opening import opening, unreached
 from fp4lab.report.summary import Summary
@@ -27,19 +27,26 @@ DIFF_LINES = 8
 def write(folder: Path) -> Path:
     """Write `report.html` and `figures/*.png` into a comparison's folder.
 
-    Returns the path of the report. InputError where the folder holds no finished comparison.
+    A figure of an earlier report that this one has not is removed. Returns the path of the report.
+    InputError where the folder holds no finished comparison.
     """
     found = read_findings(folder)
     figures = folder / FIGURES
     figures.mkdir(exist_ok=True)
     shown = list(drawings(found))
+    for name in set(NAMES) - {drawing.name for drawing in shown}:
+        _png(figures, name).unlink(missing_ok=True)
     for drawing in shown:
-        path = figures / f"{drawing.name}.png"
+        path = _png(figures, drawing.name)
         with naming(path):
             drawing.figure.savefig(path, dpi=PNG_DPI, facecolor=style.LIGHT)
     report = folder / REPORT
     write_text(report, render(found, shown))
     return report
+
+
+def _png(figures: Path, name: str) -> Path:
+    return figures / f"{name}.png"
 
 
 def render(found: Findings, shown: list[Drawing]) -> str:

@@ -15,6 +15,7 @@ from tyro.conf import Positional
 from fp4lab import report
 from fp4lab.report.folder import SUMMARY
 from fp4lab.report.summary import FAILED, Summary
+from fp4lab.specs.options import Unset
 from fp4lab.studies.comparison import compare_runs
 from fp4lab.studies.facts import settings
 from fp4lab.studies.progress import messages
@@ -34,31 +35,31 @@ class CompareArguments:
 
     recipes: str = "bf16,nvfp4,mxfp4"
     """Recipes with commas between them: names or TOML files."""
-    baseline: str | None = None
+    baseline: Unset[str] = None
     """The recipe the others are held against; by default the first."""
     seeds: int = 1
     """Runs of each recipe. One gives no interval; with two it rests on one degree of freedom (a t
     factor of 12.7 at 95 %), so give three or more."""
-    steps: int | None = None
+    steps: Unset[int] = None
     """Updates of the weights in each run; 2050 by default."""
-    model: str | None = None
+    model: Unset[str] = None
     """Preset of the model; gpt-tiny by default."""
-    data: str | None = None
+    data: Unset[str] = None
     """"stdlib", the default, or a folder of text files."""
-    batch_size: int | None = None
+    batch_size: Unset[int] = None
     """Sequences in one batch; 16 by default."""
-    learning_rate: float | None = None
+    learning_rate: Unset[float] = None
     """Peak learning rate; 0.003 by default."""
-    ragged: Literal["error", "pad"] | None = None
+    ragged: Unset[Literal["error", "pad"]] = None
     """What to do where features or tokens do not fit a format's blocks; "error" by default, "pad"
     completes blocks with zeros."""
-    device: Literal["auto", "cpu", "cuda"] | None = None
+    device: Unset[Literal["auto", "cpu", "cuda"]] = None
     """Where to train; by default on a GPU if there is one."""
-    config: Path | None = None
+    config: Unset[Path] = None
     """TOML file of a run, for everything else about training."""
-    out: Path | None = None
+    out: Unset[Path] = None
     """Folder of the results; by default one in runs/, by settings."""
-    jobs: int | None = None
+    jobs: Unset[int] = None
     """Runs at a time; by default one a core."""
     confidence: float = 0.95
     """Confidence of the intervals."""

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from fp4lab.specs.options import Unset
 from fp4lab.train import toml
 from fp4lab.train.config import RunConfig
 from fp4lab.train.evaluation import evaluate as evaluate_checkpoint
@@ -31,9 +32,9 @@ class TrainArguments:
     microbatches must be a multiple of N.
     """
 
-    config: Path | None = None
+    config: Unset[Path] = None
     """TOML file with the config that the options change."""
-    out: Path | None = None
+    out: Unset[Path] = None
     """The run's folder; by default one in runs/, by config."""
     # without a name, the options of the config stand beside the two above
     run: Annotated[RunConfig, arg(name="")] = field(default_factory=RunConfig)

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from fp4lab.errors import InputError, unknown
 from fp4lab.optim import Schedule
 from fp4lab.optim.schedule import SHAPES, Shape
+from fp4lab.specs.options import Unset
 
 OPERATIONAL = {"operational": True}
 DTYPES = ("float32", "bfloat16")
@@ -80,25 +81,25 @@ class ModelConfig:
 
     preset: str = "gpt-tiny"
     """Name of the preset."""
-    num_blocks: int | None = None
+    num_blocks: Unset[int] = None
     """Number of transformer blocks."""
-    dim: int | None = None
+    dim: Unset[int] = None
     """Width of the residual stream."""
-    num_heads: int | None = None
+    num_heads: Unset[int] = None
     """Number of query heads."""
-    num_kv_heads: int | None = None
+    num_kv_heads: Unset[int] = None
     """Number of key and value heads."""
-    head_dim: int | None = None
+    head_dim: Unset[int] = None
     """Width of one head."""
-    hidden_dim: int | None = None
+    hidden_dim: Unset[int] = None
     """Width inside the MLP."""
-    activation: Literal["swiglu", "relu2"] | None = None
+    activation: Unset[Literal["swiglu", "relu2"]] = None
     """Activation of the MLP."""
-    context_length: int | None = None
+    context_length: Unset[int] = None
     """Longest sequence the model takes."""
-    tied_head: bool | None = None
+    tied_head: Unset[bool] = None
     """Whether the output head is the embedding."""
-    init_std: float | None = None
+    init_std: Unset[float] = None
     """Standard deviation of the initial weights."""
 
     def overrides(self) -> dict[str, Any]:
@@ -117,7 +118,7 @@ class DataConfig:
     """Tokens in one training window."""
     validation_fraction: float = 0.05
     """Part of the text held out, never trained on."""
-    eval_windows: int | None = None
+    eval_windows: Unset[int] = None
     """Held-out windows in one evaluation, spread evenly; None takes about 49,000 tokens."""
 
     def __post_init__(self) -> None:
@@ -164,9 +165,9 @@ class FitConfig:
     """Updates between checkpoints; there is always one at the end."""
     keep_checkpoints: int = field(default=2, metadata=OPERATIONAL)
     """Newest checkpoints that are kept."""
-    time_limit: float | None = field(default=None, metadata=OPERATIONAL)
+    time_limit: Unset[float] = field(default=None, metadata=OPERATIONAL)
     """Seconds after which the run saves a checkpoint and stops, to be resumed later."""
-    peak_flops: float | None = field(default=None, metadata=OPERATIONAL)
+    peak_flops: Unset[float] = field(default=None, metadata=OPERATIONAL)
     """Peak FLOP/s of one device, for the model FLOP/s utilization; None uses a table of GPUs."""
     tensorboard: bool = field(default=False, metadata=OPERATIONAL)
     """Whether to write TensorBoard event files too."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fp4lab import recipes
 from fp4lab.errors import InputError, NonFiniteError
-from fp4lab.instruments.nonfinite import first_nonfinite
+from fp4lab.instruments.nonfinite import CURE, first_nonfinite
 from fp4lab.recipes import Recipe
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import toml
@@ -102,9 +102,9 @@ def _nonfinite(forward: Forward, index: int, step: int) -> NonFiniteError:
     forward.model.eval()
     finding = first_nonfinite(forward.model, loss)
     forward.model.train()
+    where = f"{finding}; {CURE}" if finding else "none on a second run: suspect the hardware"
     return NonFiniteError(
-        f"step {step}: held-out batch {index} has no finite loss; "
-        f"first non-finite: {finding or 'none on a second run: suspect the hardware'}"
+        f"step {step}: held-out batch {index} has no finite loss; first non-finite: {where}"
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fp4lab.errors import NonFiniteError
-from fp4lab.instruments.nonfinite import describe
+from fp4lab.instruments.nonfinite import CURE, describe
 from fp4lab.recipes import Recipe
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import environment, metrics
@@ -218,7 +218,7 @@ class _Run:
             if (value := describe(parameter)) is not None:
                 raise NonFiniteError(
                     f"step {self.step}: the update made parameter {name!r} non-finite ({value}); "
-                    "no checkpoint is saved of it"
+                    f"no checkpoint is saved of it; {CURE}"
                 )
         if self.world.rank > 0:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fp4lab.nn import ConversionReport, convert, set_step
+from fp4lab.nn import ConversionReport, Linear, convert, set_step
 from fp4lab.recipes import Recipe
 from fp4lab.train.config import FitConfig
 
@@ -23,6 +23,7 @@ class Precision:
         self.decay_start = config.schedule().decay_start
         self.report: ConversionReport | None = None
         self._current: Recipe | None = None
+        self._rounds = False
         if recipe is not None:
             self._convert(recipe.at(0, self.decay_start))
 
@@ -34,8 +35,11 @@ class Precision:
             due = self.recipe.at(step, self.decay_start)
             if due != self._current:
                 self._convert(due)
-        set_step(self.model, step, microbatch)
+        if self._rounds:
+            set_step(self.model, step, microbatch)
 
     def _convert(self, recipe: Recipe) -> None:
         self.report = convert(self.model, recipe, seed=self.config.seed, ragged=self.config.ragged)
         self._current = recipe
+        # a recipe may leave every layer alone
+        self._rounds = any(isinstance(module, Linear) for module in self.model.modules())

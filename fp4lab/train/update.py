@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fp4lab.errors import NonFiniteError
-from fp4lab.instruments.nonfinite import Finding, describe, first_nonfinite
+from fp4lab.instruments.nonfinite import CURE, Finding, describe, first_nonfinite
 from fp4lab.optim import build_optimizer
 from fp4lab.train.forward import Forward
 
@@ -110,7 +110,7 @@ class Updater:
             where = self._search_sum()
         return NonFiniteError(
             f"step {step + 1}: loss={loss}, gradient norm={grad_norm}; "
-            f"first non-finite: {where}; the weights are still those of step {step}"
+            f"first non-finite: {where}; the weights are still those of step {step}; {CURE}"
         )
 
     def _search(self, step: int) -> tuple[int, Finding] | None:

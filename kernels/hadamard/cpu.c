@@ -29,7 +29,7 @@ int EXPORT(hadamard)(const hadamard_t *h, const void *x, int32_t dtype, int64_t 
             const int64_t here = min64(wide, columns - column);
             for (int64_t r = 0; r < high; r++)
                 widen(x, dtype, (row + r) * columns + column, here, in + r * here);
-            if (by_rows) hadamard_columns(*h, high, here, in, here, out);
+            if (by_rows) hadamard_columns(*h, high, here, in, FLOAT32, here, out);
             else hadamard_rows(*h, high, here, in, here, out);
             for (int64_t r = 0; r < high; r++) {
                 const int64_t at = (row + r) * columns + column;

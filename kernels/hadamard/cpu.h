@@ -20,9 +20,28 @@ typedef struct {
 #define WIDTH 4
 #endif
 typedef float vector_t __attribute__((vector_size(WIDTH * 4)));
+typedef uint32_t words_t __attribute__((vector_size(WIDTH * 4)));
+typedef uint16_t halves_t __attribute__((vector_size(WIDTH * 2)));
 
 INLINE vector_t load(const float *x) { vector_t v; memcpy(&v, x, sizeof v); return v; }
 INLINE void store(float *x, vector_t v) { memcpy(x, &v, sizeof v); }
+
+/* from number i on; `dtype` is a constant where it is inlined */
+INLINE vector_t load_at(const void *x, const int dtype, int64_t i)
+{
+    if (dtype == FLOAT32) return load((const float *)x + i);
+    halves_t halves;
+    memcpy(&halves, (const uint16_t *)x + i, sizeof halves);
+    return (vector_t)(__builtin_convertvector(halves, words_t) << 16);
+}
+
+/* as from_bfloat16(to_bfloat16(..)) of each */
+INLINE vector_t in_bfloat16(vector_t v)
+{
+    const words_t u = (words_t)v, nan = (words_t)((u & MAGNITUDE) > INFINITY_BITS);
+    const words_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
+    return (vector_t)((nan & 0x7FC00000u) | (~nan & rounded));
+}
 
 /* four groups of 16 at a time, or `groups` that are left: lanes are j */
 INLINE void rows_of_16(const float *matrix, const int groups, const float *x, float *y)
@@ -68,24 +87,26 @@ static void hadamard_rows(const hadamard_t h, int64_t rows, int64_t columns, con
 
 /* eight of the rows of a transform of 16 along the rows, from `first` on, for one vector of columns;
  * `first` is a constant where this is inlined, and so is the sign of every term */
-INLINE void columns_of_16(const float *matrix, const int first, const float *x, int64_t ld, float *y,
-                          int64_t ldy)
+INLINE void columns_of_16(const float *matrix, const int first, const int dtype, const void *x,
+                          int64_t begin, int64_t ld, float *y, int64_t ldy)
 {
     vector_t sum[8] = {{0}};
 #pragma GCC unroll 16
     for (int k = 0; k < 16; k++) {
-        const vector_t in = load(x + k * ld) * matrix[k * 16];
+        const vector_t in = load_at(x, dtype, begin + k * ld) * matrix[k * 16];
 #pragma GCC unroll 8
         for (int j = 0; j < 8; j++)
             sum[j] = __builtin_parity((unsigned)(k & (first + j))) ? sum[j] - in : sum[j] + in;
     }
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) store(y + (first + j) * ldy, sum[j] * 0.25f);
+    for (int j = 0; j < 8; j++) {
+        const vector_t out = sum[j] * 0.25f;
+        store(y + (first + j) * ldy, dtype == FLOAT32 ? out : in_bfloat16(out));
+    }
 }
 
-/* along the rows */
-static void hadamard_columns(const hadamard_t h, int64_t rows, int64_t columns, const float *x,
-                             int64_t ld, float *restrict y)
+INLINE void columns_as(const int dtype, const hadamard_t h, int64_t rows, int64_t columns,
+                       const void *x, int64_t ld, float *restrict y)
 {
     const int n = h.size;
     const float scale = (float)(1.0 / sqrt((double)n));
@@ -93,21 +114,33 @@ static void hadamard_columns(const hadamard_t h, int64_t rows, int64_t columns, 
         int64_t begin = 0;
         if (n == 16)
             for (; begin + WIDTH <= columns; begin += WIDTH) {
-                columns_of_16(h.matrix, 0, x + g * ld + begin, ld, y + g * columns + begin, columns);
-                columns_of_16(h.matrix, 8, x + g * ld + begin, ld, y + g * columns + begin, columns);
+                float *out = y + g * columns + begin;
+                columns_of_16(h.matrix, 0, dtype, x, g * ld + begin, ld, out, columns);
+                columns_of_16(h.matrix, 8, dtype, x, g * ld + begin, ld, out, columns);
             }
         if (begin == columns) continue;
         for (int j = 0; j < n; j++) {
             float *restrict out = y + (g + j) * columns;
             for (int64_t c = begin; c < columns; c++) out[c] = 0.0f;
             for (int k = 0; k < n; k++) {
-                const float *restrict in = x + (g + k) * ld;
                 const float sign = h.matrix[k * n + j];
-                for (int64_t c = begin; c < columns; c++) out[c] += sign * in[c];
+                for (int64_t c = begin; c < columns; c++)
+                    out[c] += sign * number_at(x, dtype, (g + k) * ld + c);
             }
-            for (int64_t c = begin; c < columns; c++) out[c] *= scale;
+            for (int64_t c = begin; c < columns; c++) {
+                const float sum = out[c] * scale;
+                out[c] = dtype == FLOAT32 ? sum : from_bfloat16(to_bfloat16(sum));
+            }
         }
     }
+}
+
+/* along the rows; what a bfloat16 tile gives is rounded to that */
+static void hadamard_columns(const hadamard_t h, int64_t rows, int64_t columns, const void *x,
+                             int32_t dtype, int64_t ld, float *restrict y)
+{
+    if (dtype == FLOAT32) columns_as(FLOAT32, h, rows, columns, x, ld, y);
+    else columns_as(BFLOAT16, h, rows, columns, x, ld, y);
 }
 
 #endif

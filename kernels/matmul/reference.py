@@ -24,7 +24,8 @@ def amax_factor(*formats: BlockFormat | None) -> float:
     factor = 1.0
     for fmt in formats:
         if fmt is not None:
-            factor *= fmt.amax_factor
+            numerator, denominator = fmt.amax_ratio
+            factor *= numerator / denominator
     return factor
 
 

@@ -112,6 +112,20 @@ static void expect_writes(void *memory, int64_t bytes)
 #endif
 }
 
+/* number i of a row, whose dtype is a constant where this is inlined; float16 rows are converted as
+ * wholes, and a number that is written is not NaN */
+INLINE float number_at(const void *x, const int dtype, int64_t i)
+{
+    return dtype == FLOAT32 ? ((const float *)x)[i] : from_bfloat16(((const uint16_t *)x)[i]);
+}
+
+INLINE void put_at(void *y, const int dtype, int64_t i, float f)
+{
+    const uint32_t u = bits_of(f);
+    if (dtype == FLOAT32) ((float *)y)[i] = f;
+    else ((uint16_t *)y)[i] = (uint16_t)((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
+}
+
 /* rows of 16-bit numbers to float32 and back */
 static void widen(const void *x, int32_t dtype, int64_t begin, int64_t count, float *restrict y)
 {

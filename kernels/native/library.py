@@ -24,19 +24,29 @@ PACKAGED = Path(__file__).with_name("libfp4lab.so")
 LEVELS = {1: "plain", 2: "v2", 3: "v3", 4: "v4"}
 
 
-@cache
+#: the reason that was told; filled before the warning, which may be an error to the caller
+_told: list[str] = []
+
+
 def load() -> tuple[ctypes.CDLL | None, str]:
     """The library, or None and the reason (with one warning)."""
-    try:
-        return _packaged() or ctypes.CDLL(str(_compiled())), ""
-    except (OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+    library, reason = _found()
+    if library is None and not _told:
+        _told.append(reason)
         warnings.warn(
             f"fp4lab computes without its C operators, several times slower and with the same "
             f"results: {reason}",
             stacklevel=2,
         )
-        return None, reason
+    return library, reason
+
+
+@cache
+def _found() -> tuple[ctypes.CDLL | None, str]:
+    try:
+        return _packaged() or ctypes.CDLL(str(_compiled())), ""
+    except (OSError, RuntimeError) as error:
+        return None, " ".join(str(error).split())
 
 
 def _packaged() -> ctypes.CDLL | None:

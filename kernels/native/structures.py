@@ -107,7 +107,7 @@ def threads(count: int) -> int:
 
 def plain(x: Tensor) -> bool:
     """Whether a tensor's memory can be read by C."""
-    return x.device.type == "cpu" and type(x) in (Tensor, torch.nn.Parameter)
+    return x.is_cpu and type(x) in (Tensor, torch.nn.Parameter)
 
 
 def address(tensor: Tensor | None) -> int | None:

@@ -119,6 +119,12 @@ INLINE int64_t counters_per_row(const noise_t *noise, int64_t first, int64_t cou
     return (begin + count - 1) / lanes - begin / lanes + 1;
 }
 
+/* number i of a row of noise; `bits` is a constant where it is inlined */
+INLINE uint32_t noise_at(const void *noise, const int bits, int64_t i)
+{
+    return bits == 8 ? ((const uint8_t *)noise)[i] : ((const uint32_t *)noise)[i];
+}
+
 /* The noise of a tile of rows x columns from (row, column) on: `counters_per_row` x 4 words a row,
  * of which the first `skip` numbers belong to columns before the tile. `scratch` holds two words for
  * every counter, rounded up to LANES. Counters are numbered through the tile, so that narrow rows

@@ -16,7 +16,7 @@
 
 /* 4-over-6: leaves the chosen scales in decode and multiplier */
 static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, int64_t bc,
-                   const float *x, int64_t ld, const uint32_t *noise, scratch_t *s)
+                   const float *x, int64_t ld, const char *noise, int64_t noise_stride, scratch_t *s)
 {
     const int64_t high = ceil_div(t.rows, br), wide = ceil_div(t.columns, bc);
     for (int64_t i = 0; i < high; i++) {
@@ -26,12 +26,12 @@ static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, 
         const int finite = output_factors(p, a + i, b, 1, wide, decode, multiplier, s->factor) &
                            output_factors(p, a + i, b, 1, wide, decode4, multiplier4, s->factor) &
                            (most_of((const uint32_t *)s->amax + at, wide) < INFINITY_BITS);
-        const uint32_t *drawn = noise ? noise + top * t.columns : NULL;
+        const char *drawn = noise ? noise + top * noise_stride : NULL;
         float *error6 = s->errors, *error4 = s->errors + wide;
         block_errors(p, finite, a + i, b, rows, t.columns, x + top * ld, ld, multiplier, decode,
-                     drawn, t.columns, s->sums, error6);
+                     drawn, noise_stride, s->sums, error6);
         block_errors(p, finite, a + i, b, rows, t.columns, x + top * ld, ld, multiplier4, decode4,
-                     drawn, t.columns, s->sums, error4);
+                     drawn, noise_stride, s->sums, error4);
         for (int64_t j = 0; j < wide; j++) {
             const int four = error4[j] < error6[j];
             decode[j] = four ? decode4[j] : decode[j];
@@ -40,69 +40,68 @@ static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, 
     }
 }
 
-/* the noise of a tile, a word for every number: bytes would halve the width of what they are added to */
-static const uint32_t *noise_of(const plan_t *p, tile_t t, scratch_t *s)
+/* the noise of a tile; its rows lie `stride` bytes apart */
+static const char *noise_of(const plan_t *p, tile_t t, scratch_t *s, int64_t *stride)
 {
-    const int64_t stride = counters_per_row(&p->noise, t.column, t.columns) * 16;
+    if (!p->noise.bits) return NULL;
     const int64_t skip = draw(&p->noise, p->row_ids, t.row, t.rows, t.column, t.columns, s->counters,
                               s->drawn);
-    for (int64_t r = 0; r < t.rows; r++) {
-        const uint8_t *restrict bytes = (const uint8_t *)s->drawn + r * stride + skip * p->noise.bits / 8;
-        uint32_t *restrict out = s->noise + r * t.columns;
-        if (p->noise.bits == 32) memcpy(out, bytes, (size_t)t.columns * 4);
-        else for (int64_t c = 0; c < t.columns; c++) out[c] = bytes[c];
-    }
-    return s->noise;
+    *stride = counters_per_row(&p->noise, t.column, t.columns) * 16;
+    return (const char *)s->drawn + skip * p->noise.bits / 8;
 }
 
-static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, const float *source,
-                             int64_t ld, grid_t g, scratch_t *s)
+static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_t g, scratch_t *s)
 {
     const int64_t br = side(p->block_rows, x->rows), bc = side(p->block_columns, x->columns);
     const int64_t a = t.row / br, b = t.column / bc;
     const int64_t high = ceil_div(t.row + t.rows, br) - a, wide = ceil_div(t.column + t.columns, bc) - b;
-    const float *values = values_of(p, x, t, source, s, &ld);
+    const view_t values = values_of(p, x, t, s);
     if (spans(p))
         for (int64_t i = 0; i < high; i++)
             memcpy(s->amax + i * wide, g.most + (a + i) * g.width + b, (size_t)wide * 4);
     else
-        tile_amax(values, ld, t, br, bc, s->work, s->amax);
+        tile_amax(values, t, br, bc, s->work, s->amax);
     memcpy(s->decode, s->amax, (size_t)(high * wide) * 4);
     block_scales(p, a, b, high, wide, 1.0f, s->decode, s->multiplier);
 
-    const uint32_t *noise = p->noise.bits ? noise_of(p, t, s) : NULL;
+    int64_t noise_stride = 0;
+    const char *noise = noise_of(p, t, s, &noise_stride);
     if (p->selection) {
         memcpy(s->other_decode, s->amax, (size_t)(high * wide) * 4);
         block_scales(p, a, b, high, wide, 1.5f, s->other_decode, s->other_multiplier);
-        choose(p, a, b, t, br, bc, values, ld, noise, s);
+        choose(p, a, b, t, br, bc, values.data, values.ld, noise, noise_stride, s);
     }
     int finite = output_factors(p, a, b, high, wide, s->decode, s->multiplier, s->factor);
     finite &= most_of((const uint32_t *)s->amax, high * wide) < INFINITY_BITS;
     /* blocks that do not start with the tile span it: one number for all its columns */
     const int one = !p->block_columns || p->block_scale == UNSCALED;
     const int64_t columns_a_scale = one ? t.columns : bc;
-    const int64_t size = x->dtype == FLOAT32 ? 4 : 2;
-    const int direct = p->values && p->dtype == FLOAT32 && !p->turned;
+    const int64_t size = x->dtype == FLOAT32 ? 4 : 2, out_size = p->dtype == BFLOAT16 ? 2 : 4;
+    const int64_t in_size = values.dtype == FLOAT32 ? 4 : 2;
     for (int64_t r = 0; r < t.rows; r++) {
         const int64_t at = ((t.row + r) / br - a) * wide;
-        float *out = direct ? (float *)p->values + (t.row + r) * x->columns + t.column
-                            : s->out + r * t.columns;
         const row_t row = {
-            .x = values + r * ld,
+            .x = (const char *)values.data + r * values.ld * in_size,
+            .x_dtype = values.dtype,
             .multiplier = s->multiplier + at,
             .factor = s->factor + at,
-            .noise = noise ? noise + r * t.columns : NULL,
+            .noise = noise ? noise + r * noise_stride : NULL,
             .next = (const char *)x->data + ((t.row + r) * x->stride + t.column + t.ahead) * size,
             .columns = t.columns,
             .next_size = size,
+            .values = writes_in_place(p)
+                          ? (char *)p->values + ((t.row + r) * x->columns + t.column) * out_size
+                          : (char *)s->out + r * t.columns * out_size,
+            .values_dtype = p->dtype == BFLOAT16 ? BFLOAT16 : FLOAT32,
+            .codes = p->codes ? s->row_codes : NULL,
         };
-        element_row(p, finite, columns_a_scale, &row, out, p->codes ? s->row_codes : NULL);
+        element_row(p, finite, columns_a_scale, &row);
         if (p->codes && !p->turned) write_code_row(p, x, t, r, s->row_codes);
         for (int64_t c = 0; p->codes && p->turned && c < t.columns; c++)
             s->codes[r * t.columns + c] = (uint8_t)s->row_codes[c];
     }
     if (p->codes && p->turned) write_turned_codes(p, x, t, s);
-    else if (p->values) write_values(p, x, t, s);
+    else if (p->values && !writes_in_place(p)) write_values(p, x, t, s);
     if (p->decode || p->scale_codes) write_scales(p, a, b, high, wide, s->decode);
 }
 
@@ -127,13 +126,10 @@ static int pass(const plan_t *plans, int count, const matrix_t *x, const grid_t 
             t.rows = min64(rows, x->rows - t.row);
             t.columns = min64(columns, x->columns - t.column);
             t.ahead = t.column + columns < x->columns ? columns : rows * x->stride - t.column;
-            int64_t ld;
-            const float *source = NULL;
+            s.is_widened = 0;
             for (int i = 0; i < count; i++) {
-                if (first && !grids[i].most) continue;
-                if (!source) source = source_of(x, t, s.source, &ld);
-                if (first) first_pass_tile(plans + i, x, t, source, ld, grids[i], &s);
-                else second_pass_tile(plans + i, x, t, source, ld, grids[i], &s);
+                if (!first) second_pass_tile(plans + i, x, t, grids[i], &s);
+                else if (grids[i].most) first_pass_tile(plans + i, x, t, grids[i], &s);
             }
         }
         free(memory);
@@ -142,15 +138,18 @@ static int pass(const plan_t *plans, int count, const matrix_t *x, const grid_t 
     return failed;
 }
 
-/* Quantizes one matrix by one or two plans. Returns 0, or 1 when memory ran out. */
-int EXPORT(quantize)(const plan_t *plans, int32_t count, const matrix_t *x)
+/* Quantizes one matrix by one or two plans. Returns 0, or 1 when memory ran out. A plan may have no
+ * memory for the amax of a whole tensor, which is then not told. */
+int EXPORT(quantize)(plan_t *plans, int32_t count, const matrix_t *x)
 {
     const fp_state_t state = keep_denormals();
     grid_t grids[2] = {{0}};
+    float unread[2];
     int failed = 0, needed = 0, wanted = 0;
     for (int i = 0; i < count; i++) {
-        const plan_t *p = plans + i;
+        plan_t *p = plans + i;
         grid_t *g = grids + i;
+        if (!p->amax) p->amax = unread + i;
         const int outer = p->level != LEVEL_NONE && !p->has_amax;
         wanted |= p->values || p->codes;
         expect_writes(p->values, x->rows * x->columns * (p->dtype == FLOAT32 ? 4 : 2));

@@ -20,6 +20,8 @@ from fp4lab.kernels.quantize.native import Made, Result, Want
 from fp4lab.kernels.quantize.reference import Encoded, Quantization
 from fp4lab.kernels.quantize.scales import positive_nan_, rounded_to, stored
 
+_VALUES = {dtype: Want(dtype=dtype, values_only=True) for dtype in DTYPES}
+
 
 def codes_and_scales(asked: Quantization) -> list[Tensor]:
     """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
@@ -36,7 +38,7 @@ def codes_and_scales(asked: Quantization) -> list[Tensor]:
     # C writes bytes; wider codes are made here
     in_bytes = fmt.element.bits <= 8
     want = Want(codes=True) if in_bytes else Want(result=Result.ELEMENTS, scales=True)
-    (made,) = native.quantize([asked], [want])
+    made = native.quantize(asked, want)
     codes = made.data if in_bytes else encode(made.data.contiguous(), fmt.element)
     if made.scales is None:
         return [codes, made.amax.new_zeros((0, 0)), made.amax]
@@ -53,8 +55,7 @@ def amax(asked: Quantization) -> Tensor:
 
         return triton.amax(asked)
     if who == "native":
-        (made,) = native.quantize([asked], [Want(amax_only=True)])
-        return made.amax
+        return native.quantize(asked, Want(amax_only=True)).amax
     values = reference.prepare(asked).abs()
     if values.numel() == 0 or fmt.level == Level.NONE:
         return values.new_zeros(reference.amax_shape(fmt, asked.shape[0]))
@@ -71,9 +72,9 @@ def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
 
         return triton.dequantized(asked, dtype)
     if who == "native":
-        in_c = dtype if dtype in DTYPES else torch.float32
-        (made,) = native.quantize([asked], [Want(dtype=in_c)])
-        return made.data if in_c == dtype else made.data.to(dtype)
+        if dtype in DTYPES:
+            return native.quantize(asked, _VALUES[dtype]).data
+        return native.quantize(asked, _VALUES[torch.float32]).data.to(dtype)
     values, _ = _by_torch(
         asked, who, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.amax]
     )
@@ -110,10 +111,11 @@ def operands(
         )
         for one in asked
     ]
-    return [
-        (made.data, _epilogue(made, one))
-        for made, one in zip(native.quantize(asked, wanted), asked, strict=True)
-    ]
+    if len(asked) == 1:
+        made = [native.quantize(asked[0], wanted[0])]
+    else:
+        made = native.quantize_both(asked, wanted)
+    return [(each.data, _epilogue(each, one)) for each, one in zip(made, asked, strict=True)]
 
 
 def _epilogue(made: Made, asked: Quantization) -> Tensor:

@@ -4,14 +4,25 @@
 
 #include "plan.h"
 
-/* One row of a tile: its numbers, what each block of them is multiplied by before and after rounding,
- * the noise, and the numbers that will be read next, which are fetched meanwhile. */
+/* One row of a tile: its numbers (float32, or bfloat16 of the matrix itself), what each block of them
+ * is multiplied by before and after rounding, the noise, and the numbers that will be read next, which
+ * are fetched meanwhile. Results are values, float32 or bfloat16, or codes. */
 typedef struct {
-    const float *x, *multiplier, *factor;
-    const uint32_t *noise;
+    const void *x;
+    const float *multiplier, *factor;
+    const void *noise;
     const char *next;
     int64_t columns, next_size;
+    int32_t x_dtype, values_dtype;
+    void *values;
+    uint32_t *codes;
 } row_t;
+
+INLINE void fetch(const row_t *row, int64_t at, int64_t count)
+{
+    const int64_t size = row->next_size;
+    for (int64_t i = 0; i < count * size; i += 64) __builtin_prefetch(row->next + at * size + i, 0, 2);
+}
 
 INLINE float stochastic32(float v, const element_t t, uint32_t random)
 {
@@ -38,115 +49,123 @@ INLINE uint32_t rounded_code(const int bits, float v, const element_t t, uint32_
                        : code_of(stochastic32(v, t, random), t);
 }
 
-/* A run of elements, finite and of a plain type: v + zero is v, or turns -0 into +0. `m` and `f` are
- * one number for all, or one for each. */
-#define RUN(bits, to_codes, count, M, F)                                              \
-    for (int64_t i = 0; i < (count); i++) {                                           \
-        float v = in[i] * (M) + zero;                                                 \
-        uint32_t random = bits ? noise[at + i] : 0;                                   \
-        if (to_codes) codes[at + i] = rounded_code(bits, v, t, random);      \
-        else values[at + i] = rounded(bits, v, t, random) * (F);                      \
-    }
+/* what is fixed where it is inlined: bits of noise, the dtypes of numbers and of results */
+enum { CODES = 3 };
+typedef struct { int bits, in, out; } variant_t;
 
-INLINE void finite_row(const int bits, const int to_codes, const int64_t side, const plan_t *p,
-                       const row_t *row, float *restrict values, uint32_t *restrict codes)
+/* A run of elements, finite and of a plain type, from `at` on: v + zero is v, or turns -0 into +0. `m`
+ * and `f` are one number for all, or one for each. */
+INLINE void run(const variant_t k, const int each, const element_t t, float zero, int64_t at,
+                int64_t count, const void *restrict x, const float *restrict m,
+                const float *restrict f, const void *restrict noise, void *restrict out)
 {
-    const element_t t = p->element;
-    const float zero = p->keep_negative_zero ? -0.0f : 0.0f;
-    const float *restrict x = row->x, *restrict m = row->multiplier, *restrict f = row->factor;
-    const uint32_t *restrict noise = row->noise;
-    const char *next = row->next;
-    const int64_t columns = row->columns, size = row->next_size;
-    int64_t at = 0, b = 0;
-    if (side == 1) {
-        for (; at < columns; at += 64, x += 64, m += 64, f += 64) {
-            const float *restrict in = x;
-            for (int64_t i = 0; i < 256 * size / 4; i += 64) __builtin_prefetch(next + at * size + i, 0, 2);
-            RUN(bits, to_codes, min64(64, columns - at), m[i], f[i])
-        }
-        return;
-    }
-    for (; at + side <= columns; at += side, b++) {
-        const float *restrict in = x + at;
-        const float mb = m[b], fb = f[b];
-        __builtin_prefetch(next + at * size, 0, 2);
-        if (side == 32) __builtin_prefetch(next + (at + 16) * size, 0, 2);
-        RUN(bits, to_codes, side, mb, fb)
-    }
-    if (at < columns) {
-        const float *restrict in = x + at;
-        const float mb = m[b], fb = f[b];
-        RUN(bits, to_codes, columns - at, mb, fb)
+    for (int64_t i = 0; i < count; i++) {
+        const float v = number_at(x, k.in, at + i) * m[each ? i : 0] + zero;
+        const uint32_t random = k.bits ? noise_at(noise, k.bits, at + i) : 0;
+        if (k.out == CODES) ((uint32_t *)out)[at + i] = rounded_code(k.bits, v, t, random);
+        else put_at(out, k.out, at + i, rounded(k.bits, v, t, random) * f[each ? i : 0]);
     }
 }
 
+INLINE void finite_row(const variant_t k, const int64_t side, const plan_t *p, const row_t *row)
+{
+    const element_t t = p->element;
+    const float zero = p->keep_negative_zero ? -0.0f : 0.0f;
+    const float *m = row->multiplier, *f = row->factor;
+    void *out = k.out == CODES ? row->codes : row->values;
+    const int64_t columns = row->columns;
+    int64_t at = 0;
+    /* as many small numbers fill a register, so several blocks must share it */
+    const int is_small = k.in == BFLOAT16 || k.out == BFLOAT16 || k.bits == 8;
+    if (side == 1 || (is_small && (side == 16 || side == 32))) {
+        for (; at + 64 <= columns; at += 64, m += 64 / side, f += 64 / side) {
+            float each_m[64], each_f[64];
+            for (int64_t b = 0; b < 64 / side; b++)
+                for (int64_t i = 0; i < side; i++)
+                    each_m[b * side + i] = m[b], each_f[b * side + i] = f[b];
+            fetch(row, at, 64);
+            run(k, 1, t, zero, at, 64, row->x, each_m, each_f, row->noise, out);
+        }
+    }
+    if (side == 1) {
+        run(k, 1, t, zero, at, columns - at, row->x, m, f, row->noise, out);
+        return;
+    }
+    for (; at + side <= columns; at += side, m++, f++) {
+        fetch(row, at, side);
+        run(k, 0, t, zero, at, side, row->x, m, f, row->noise, out);
+    }
+    if (at < columns) run(k, 0, t, zero, at, columns - at, row->x, m, f, row->noise, out);
+}
+
 /* any type, rule and number; results hold one NaN */
-static void any_row(const plan_t *p, int64_t side, const row_t *row, float *values, uint32_t *codes)
+static void any_row(const plan_t *p, int64_t side, const row_t *row)
 {
     const element_t t = p->element;
     const float zero = p->keep_negative_zero ? -0.0f : 0.0f;
     const int bits = p->noise.bits;
     for (int64_t c = 0; c < row->columns; c++) {
-        float v = row->x[c] * row->multiplier[c / side] + zero;
-        float q = bits ? round_stochastic(v, t, row->noise[c], bits)
+        float v = number_at(row->x, row->x_dtype, c) * row->multiplier[c / side] + zero;
+        float q = bits ? round_stochastic(v, t, noise_at(row->noise, bits, c), bits)
                        : round_nearest(v, t);
-        if (codes) {
-            codes[c] = any_code_of(q, t);
+        if (row->codes) {
+            row->codes[c] = any_code_of(q, t);
         } else {
             q *= row->factor[c / side];
-            values[c] = q == q ? q : THE_NAN;
+            put_at(row->values, row->values_dtype, c, q == q ? q : THE_NAN);
         }
     }
 }
 
 /* finite numbers of short floats, such as an operand that is only cast to bf16 */
-INLINE void short_run(const int bits, const element_t t, float zero, int64_t count,
-                      const float *restrict x, float m, float f, const uint32_t *restrict noise,
-                      float *restrict values)
+INLINE void short_run(const variant_t k, const element_t t, float zero, int64_t at, int64_t count,
+                      const float *restrict x, float m, float f, const void *restrict noise,
+                      void *restrict out)
 {
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = at; i < at + count; i++) {
         float v = x[i] * m + zero;
-        float q = (bits ? short_stochastic(v, t, noise[i], bits) : short_nearest_even(v, t)) * f;
+        float q = k.bits ? short_stochastic(v, t, noise_at(noise, k.bits, i), k.bits) : short_nearest_even(v, t);
+        q *= f;
         /* these types have an infinity, which a scale of zero makes NaN */
-        values[i] = q == q ? q : THE_NAN;
+        put_at(out, k.out, i, q == q ? q : THE_NAN);
     }
 }
 
-static void short_row(const plan_t *p, int64_t side, const row_t *row, float *values)
+INLINE void short_row(const variant_t k, const plan_t *p, int64_t side, const row_t *row)
 {
     const float zero = p->keep_negative_zero ? -0.0f : 0.0f;
     for (int64_t at = 0, b = 0; at < row->columns; at += side, b++) {
         const int64_t count = min64(side, row->columns - at);
-        const float m = row->multiplier[b], f = row->factor[b], *x = row->x + at;
-        const uint32_t *noise = row->noise ? row->noise + at : NULL;
-        for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(row->next + (at + i) * row->next_size, 0, 2);
-        if (p->noise.bits == 0) short_run(0, p->element, zero, count, x, m, f, NULL, values + at);
-        else if (p->noise.bits == 8) short_run(8, p->element, zero, count, x, m, f, noise, values + at);
-        else short_run(32, p->element, zero, count, x, m, f, noise, values + at);
+        fetch(row, at, count);
+        short_run(k, p->element, zero, at, count, row->x, row->multiplier[b], row->factor[b],
+                  row->noise, row->values);
     }
 }
 
-#define SIDES(bits, to_codes)                                                        \
-    switch (side) {                                                                  \
-    case 1: finite_row(bits, to_codes, 1, p, row, values, codes); break;             \
-    case 16: finite_row(bits, to_codes, 16, p, row, values, codes); break;           \
-    case 32: finite_row(bits, to_codes, 32, p, row, values, codes); break;           \
-    default: finite_row(bits, to_codes, side, p, row, values, codes); break;         \
-    }
-
-/* One row, in blocks of `side` columns: to `values`, or to `codes` where that is given. */
-static void element_row(const plan_t *p, int finite, int64_t side, const row_t *row, float *values,
-                        uint32_t *codes)
+/* One row, in blocks of `side` columns. */
+static void element_row(const plan_t *p, int finite, int64_t side, const row_t *row)
 {
-    const int bits = p->noise.bits;
-    if (finite && kind_of(&p->element) == SHORT && !codes) short_row(p, side, row, values);
-    else if (!finite || !is_plain(&p->element)) any_row(p, side, row, values, codes);
-    else if (bits == 0 && !codes) SIDES(0, 0)
-    else if (bits == 0) SIDES(0, 1)
-    else if (bits == 8 && !codes) SIDES(8, 0)
-    else if (bits == 8) SIDES(8, 1)
-    else if (!codes) finite_row(32, 0, side, p, row, values, codes);
-    else finite_row(32, 1, side, p, row, values, codes);
+    const int bits = p->noise.bits, in = row->x_dtype, out = row->codes ? CODES : row->values_dtype;
+    const int is_short = kind_of(&p->element) == SHORT && out != CODES;
+#define SHORT_CASE(BITS, OUT)                                                                     \
+    if (bits == BITS && out == OUT) { short_row((variant_t){BITS, FLOAT32, OUT}, p, side, row); return; }
+#define CASE(BITS, IN, OUT)                                                                       \
+    if (bits == BITS && in == IN && out == OUT) {                                                 \
+        const variant_t k = {BITS, IN, OUT};                                                      \
+        if (side == 16) finite_row(k, 16, p, row);                                                \
+        else if (side == 1) finite_row(k, 1, p, row);                                             \
+        else if (side == 32) finite_row(k, 32, p, row);                                           \
+        else finite_row(k, side, p, row);                                                         \
+        return;                                                                                   \
+    }
+#define OUTS(BITS, IN) CASE(BITS, IN, FLOAT32) CASE(BITS, IN, BFLOAT16) CASE(BITS, IN, CODES)
+    if (!finite || !(is_short || is_plain(&p->element))) { any_row(p, side, row); return; }
+    if (is_short) {
+        SHORT_CASE(0, FLOAT32) SHORT_CASE(0, BFLOAT16) SHORT_CASE(8, FLOAT32)
+        SHORT_CASE(8, BFLOAT16) SHORT_CASE(32, FLOAT32) SHORT_CASE(32, BFLOAT16)
+    }
+    OUTS(0, FLOAT32) OUTS(0, BFLOAT16) OUTS(8, FLOAT32) OUTS(8, BFLOAT16)
+    OUTS(32, FLOAT32) OUTS(32, BFLOAT16)
 }
 
 #endif

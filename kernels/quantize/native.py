@@ -11,12 +11,12 @@ import ctypes
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat
+from fp4lab.formats import BlockFormat, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard.reference import LARGEST_KEPT
 from fp4lab.kernels.native.structures import (
@@ -24,7 +24,6 @@ from fp4lab.kernels.native.structures import (
     Element,
     Hadamard,
     Noise,
-    address,
     element,
     hadamard,
     new_result,
@@ -34,6 +33,10 @@ from fp4lab.kernels.native.structures import (
 from fp4lab.kernels.native.structures import noise as c_noise
 from fp4lab.kernels.quantize.reference import Quantization, amax_shape, code_dtype, scale_grid
 
+#: shape and dtype of a result
+_Tensor: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+#: in place of an amax that nobody asked for; C keeps it to itself
+_UNREAD = torch.empty(0, device="cpu")
 #: what a plain cast is to C: a block without a scale
 UNSCALED, UNSCALED_BLOCK = 4, (1, 128)
 
@@ -60,12 +63,16 @@ class Want(NamedTuple):
     dtype: torch.dtype = torch.float32
     scales: bool = False
     turned: bool = False
-    #: nothing but the second-level amax
+    #: nothing but the second-level amax; nothing but values
     amax_only: bool = False
+    values_only: bool = False
 
 
 class Made(NamedTuple):
-    """Values or codes `[M, K]` (packed where the format is), block scales `[R, C]`, amax."""
+    """Values or codes `[M, K]` (packed where the format is), block scales `[R, C]`, amax.
+
+    The amax stands in for data that was not asked for, and is empty where it was not.
+    """
 
     data: Tensor
     scales: Tensor | None
@@ -115,109 +122,141 @@ def takes(asked: Quantization) -> bool:
     )
 
 
+class _Call(NamedTuple):
+    """One quantization of matrices of one shape: what does not change from call to call."""
+
+    #: without addresses and noise
+    plan: bytes
+    #: shapes and dtypes of results, contiguous; None: not made
+    data: _Tensor | None
+    scales: _Tensor | None
+    amax: _Tensor | None
+    #: the fields of the plan for the addresses of `data` and `scales`
+    data_field: str
+    scales_field: str
+    #: `data` is that of the stored matrix, whose transpose the operand is
+    as_stored: bool
+
+
 @lru_cache(maxsize=1024)
-def _template(
-    fmt: BlockFormat, transposed: bool, size: int, signs: tuple[int, ...], want: Want
-) -> bytes:
-    """A plan without addresses and noise."""
+def _call(
+    fmt: BlockFormat,
+    transposed: bool,
+    size: int,
+    signs: tuple[int, ...],
+    want: Want,
+    shape: tuple[int, int],
+    has_amax: bool,
+) -> _Call:
     rows, columns = fmt.block or UNSCALED_BLOCK
     scale = fmt.scale if fmt.scale is not None else fmt.element
-    return bytes(
-        _Plan(
-            block_rows=columns if transposed else rows,
-            block_columns=rows if transposed else columns,
-            element=element(fmt.element, fmt.ties, fmt.overflow),
-            scale=element(scale, fmt.scale_ties),
-            precision=element(fmt.scale_precision),
-            scale_rule=fmt.scale_rule,
-            block_scale=UNSCALED if fmt.block is None else fmt.block_scale,
-            level=fmt.level,
-            selection=fmt.selection,
-            transposed=transposed,
-            keep_negative_zero=fmt.keep_negative_zero or fmt.block is None,
-            scale_floor=fmt.scale_floor,
-            zero_scale=fmt.zero_scale,
-            even_limit=1.0 - 2.0 ** -(fmt.element.mantissa_bits + 2),
-            target=fmt.target,
-            amax_factor=fmt.amax_factor,
-            hadamard=hadamard(size, signs),
-            result=want.result,
-            dtype=DTYPES[want.dtype],
-            turned=transposed and (want.turned or want.codes),
-            packed=want.codes and fmt.packed,
+    as_codes = want.codes and fmt.scale is not None and fmt.scale.bits <= 8
+    plan = _Plan(
+        block_rows=columns if transposed else rows,
+        block_columns=rows if transposed else columns,
+        element=element(fmt.element, fmt.ties, fmt.overflow),
+        scale=element(scale, fmt.scale_ties),
+        precision=element(fmt.scale_precision),
+        scale_rule=fmt.scale_rule,
+        block_scale=UNSCALED if fmt.block is None else fmt.block_scale,
+        level=fmt.level,
+        selection=fmt.selection,
+        transposed=transposed,
+        keep_negative_zero=fmt.keep_negative_zero or fmt.block is None,
+        scale_floor=fmt.scale_floor,
+        zero_scale=fmt.zero_scale,
+        even_limit=1.0 - 2.0 ** -(fmt.element.mantissa_bits + 2),
+        target=fmt.target,
+        amax_factor=fmt.amax_factor,
+        hadamard=hadamard(size, signs),
+        result=want.result,
+        dtype=DTYPES[want.dtype],
+        has_amax=has_amax,
+        turned=transposed and (want.turned or want.codes),
+        packed=want.codes and fmt.packed,
+    )
+    scales = None
+    if fmt.block is not None and (want.codes or want.scales):
+        grid = scale_grid(fmt, *shape)
+        scales = (grid, torch.uint8 if as_codes else torch.float32)
+        plan.scale_strides[:] = (1, grid[1]) if transposed else (grid[1], 1)
+    as_stored = transposed and not plan.turned
+    if want.codes:
+        data = (
+            (shape[0], (shape[1] + 1) // 2 if fmt.packed else shape[1]),
+            code_dtype(fmt.element),
         )
+    else:
+        data = (shape[::-1] if as_stored else shape, want.dtype)
+    unread = want.values_only and fmt.level != Level.ROW
+    return _Call(
+        plan=bytes(plan),
+        data=None if want.amax_only else data,
+        scales=scales,
+        amax=None if has_amax or unread else (amax_shape(fmt, shape[0]), torch.float32),
+        data_field="codes" if want.codes else "values",
+        scales_field="scale_codes" if as_codes else "decode",
+        as_stored=as_stored,
     )
 
 
-def quantize(asked: Sequence[Quantization], wanted: Sequence[Want]) -> list[Made]:
-    """Quantize one matrix in one or two ways; all of them are cases that C `takes`."""
-    x = asked[0].x_MK
-    if x.dtype not in DTYPES:
-        x = x.to(torch.float32)
-    x = x.resolve_neg()
-    if x.stride(1) != 1 and x.shape[1] > 1:
-        x = x.contiguous()
-    rows, columns = x.shape
-    matrix = _Matrix(
-        x.data_ptr(), rows, columns, x.stride(0), DTYPES[x.dtype], threads(rows * columns)
-    )
-    plans, made, kept = (_Plan * len(asked))(), [], []
-    for plan, one, want in zip(plans, asked, wanted, strict=True):
-        template = _template(one.format, one.transposed, one.hadamard, one.signs, want)
-        ctypes.memmove(ctypes.addressof(plan), template, len(template))
-        made.append(_outputs(plan, one, want))
-        kept.append(_noise(plan, one))
-    failed = backends.native("quantize")(plans, len(plans), ctypes.byref(matrix))
-    del kept
-    if failed:
-        raise MemoryError(f"no memory to quantize a matrix of shape {(rows, columns)}")
+def quantize(asked: Quantization, want: Want) -> Made:
+    """Quantize a matrix; a case that C `takes`."""
+    plan, made = _plan(asked, want)
+    _run(plan, 1, asked.x_MK)
     return made
 
 
-def _outputs(plan: Any, asked: Quantization, want: Want) -> Made:
-    """Makes the results' memory and writes its addresses into the plan."""
-    fmt, (rows, columns) = asked.format, asked.shape
-    if asked.amax is None:
-        amax = new_result(amax_shape(fmt, rows), torch.float32)
-    else:
-        amax = asked.amax.to(torch.float32, copy=True).contiguous()
-        plan.has_amax = 1
-    plan.amax = amax.data_ptr()
+def quantize_both(asked: Sequence[Quantization], wanted: Sequence[Want]) -> list[Made]:
+    """Quantize one matrix in two ways that C `takes`, from the same reads of it."""
+    both = [_plan(one, want) for one, want in zip(asked, wanted, strict=True)]
+    plans = (_Plan * 2)(*(plan for plan, _ in both))
+    _run(plans, 2, asked[0].x_MK)
+    return [made for _, made in both]
+
+
+def _run(plans: Any, count: int, x: Tensor) -> None:
+    if x.dtype not in DTYPES:
+        x = x.to(torch.float32)
+    x = x.resolve_neg()
+    rows, columns = x.shape
+    if x.stride(1) != 1 and columns > 1:
+        x = x.contiguous()
+    matrix = _Matrix(
+        x.data_ptr(), rows, columns, x.stride(0), DTYPES[x.dtype], threads(rows * columns)
+    )
+    if backends.native("quantize")(ctypes.byref(plans), count, ctypes.byref(matrix)):
+        raise MemoryError(f"no memory to quantize a matrix of shape {(rows, columns)}")
+
+
+def _plan(asked: Quantization, want: Want) -> tuple[_Plan, Made]:
+    """A plan with the addresses of its results, and these."""
+    x, fmt, transposed, size, signs, noise, amax = asked
+    rows, columns = x.shape
+    shape = (columns, rows) if transposed else (rows, columns)
+    call = _call(fmt, transposed, size, signs, want, shape, amax is not None)
+    plan = _Plan.from_buffer_copy(call.plan)
     scales = None
-    if fmt.block is not None and (want.codes or want.scales):
-        grid = scale_grid(fmt, rows, columns)
-        as_codes = want.codes and fmt.scale is not None and fmt.scale.bits <= 8
-        scales = new_result(grid, torch.uint8 if as_codes else torch.float32)
-        if as_codes:
-            plan.scale_codes = scales.data_ptr()
-        else:
-            plan.decode = scales.data_ptr()
-        along, across = (1, grid[1]) if asked.transposed else (grid[1], 1)
-        plan.scale_strides[0], plan.scale_strides[1] = along, across
-    if want.codes:
-        width = (columns + 1) // 2 if fmt.packed else columns
-        data = new_result((rows, width), code_dtype(fmt.element))
-        plan.codes = data.data_ptr()
-    elif want.amax_only:
-        data = amax
-    elif asked.transposed and not want.turned:
-        data = new_result((columns, rows), want.dtype).t()
-        plan.values = data.data_ptr()
+    if amax is not None:
+        amax = amax.to(torch.float32, copy=True).contiguous()
+        plan.amax = amax.data_ptr()
+    elif call.amax is not None:
+        amax = new_result(*call.amax)
+        plan.amax = amax.data_ptr()
     else:
-        data = new_result((rows, columns), want.dtype)
-        plan.values = data.data_ptr()
-    return Made(data, scales, amax)
-
-
-def _noise(plan: Any, asked: Quantization) -> Tensor | None:
-    """Writes the noise into the plan; returns what must live as long as the call."""
-    noise = asked.noise
-    if noise is None:
-        return None
-    plan.noise = c_noise(noise.state, noise.stream, noise.bits, noise.column_offset)
-    if noise.row_ids is None:
-        return None
-    row_ids = noise.row_ids.to(torch.int64).contiguous()
-    assert row_ids.shape == (asked.x_MK.shape[0],)
-    plan.row_ids = address(row_ids)
-    return row_ids
+        amax = _UNREAD
+    if call.scales is not None:
+        scales = new_result(*call.scales)
+        setattr(plan, call.scales_field, scales.data_ptr())
+    if noise is not None:
+        plan.noise = c_noise(noise.state, noise.stream, noise.bits, noise.column_offset)
+        if noise.row_ids is not None:
+            row_ids = noise.row_ids.to(torch.int64).contiguous()
+            assert row_ids.shape == (rows,)
+            # which lives as long as the plan
+            plan.held, plan.row_ids = row_ids, row_ids.data_ptr()
+    if call.data is None:
+        return plan, Made(amax, scales, amax)
+    data = new_result(*call.data)
+    setattr(plan, call.data_field, data.data_ptr())
+    return plan, Made(data.t() if call.as_stored else data, scales, amax)

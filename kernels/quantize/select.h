@@ -7,14 +7,14 @@
 
 /* One row's errors under given scales; `side` columns share one. Padded columns follow with x = 0. */
 INLINE void error_run(const plan_t *p, const int plain, const int bits, const int squared, int64_t count,
-                      const float *restrict x, float m, float decode, float outer, const uint32_t *noise,
+                      const float *restrict x, float m, float decode, float outer, const void *noise,
                       int64_t at, float *restrict error)
 {
     const element_t t = p->element;
     const float zero = p->keep_negative_zero ? -0.0f : 0.0f, factor = (float)p->amax_factor;
     for (int64_t i = 0; i < count; i++) {
         float v = x[i] * m + zero;
-        uint32_t random = bits ? noise[at + i] : 0;
+        uint32_t random = bits ? noise_at(noise, bits, at + i) : 0;
         float q = plain  ? rounded(bits, v, t, random)
                   : bits ? round_stochastic(v, t, random, bits)
                          : round_nearest(v, t);
@@ -24,7 +24,7 @@ INLINE void error_run(const plan_t *p, const int plain, const int bits, const in
 }
 
 static void error_row(const plan_t *p, int finite, int64_t side, int64_t a, int64_t b, int64_t columns,
-                      const float *x, const float *m, const float *decode, const uint32_t *noise,
+                      const float *x, const float *m, const float *decode, const void *noise,
                       float *error)
 {
     const int plain = finite && is_plain(&p->element) && p->noise.bits != 32;
@@ -64,7 +64,7 @@ INLINE float in_halves(float *sums, int64_t lines, int64_t stride)
  * `columns` errors and block_rows x (blocks x block_columns) sums. */
 static void block_errors(const plan_t *p, int finite, int64_t a, int64_t b, int64_t rows,
                          int64_t columns, const float *x, int64_t ld, const float *m,
-                         const float *decode, const uint32_t *noise, int64_t noise_stride, float *work,
+                         const float *decode, const char *noise, int64_t noise_stride, float *work,
                          float *errors)
 {
     const int64_t br = p->block_rows, bc = p->block_columns, blocks = ceil_div(columns, bc);

@@ -16,8 +16,8 @@ typedef struct {
     float *amax, *decode, *multiplier, *factor, *other_decode, *other_multiplier, *errors, *sums;
     uint8_t *codes;
     uint16_t *narrowed;
-    uint32_t *row_codes, *noise, *drawn, *counters;
-    uint64_t *quads;
+    uint32_t *row_codes, *drawn, *counters;
+    int is_widened;                          /* whether `source` holds the tile at hand */
 } scratch_t;
 
 /* rows and columns that blocks and transforms keep together */
@@ -28,6 +28,8 @@ static int64_t lcm(int64_t a, int64_t b)
     return a / x * b;
 }
 
+/* whether its elements can be read as a bfloat16 matrix is stored */
+static int reads_bfloat16(const plan_t *p) { return is_plain(&p->element) && !p->selection; }
 static int spans(const plan_t *p) { return p->block_rows == 0 || p->block_columns == 0; }
 static int64_t side(int64_t block, int64_t extent) { return block ? block : max64(extent, 1); }
 
@@ -81,7 +83,6 @@ static size_t lay_out(scratch_t *s, uintptr_t memory, const plan_t *plans, int c
     s->row_codes = take(&at, columns * 4);
     s->narrowed = take(&at, cells * 2);
     s->work = take(&at, columns * 4);
-    s->quads = take(&at, cells * 4);
     s->amax = take(&at, blocks * 4);
     s->decode = take(&at, blocks * 4);
     s->multiplier = take(&at, blocks * 4);
@@ -90,42 +91,48 @@ static size_t lay_out(scratch_t *s, uintptr_t memory, const plan_t *plans, int c
     s->other_multiplier = take(&at, blocks * 4);
     s->errors = take(&at, 2 * columns * 4);
     s->sums = take(&at, lines * columns * 4);
-    s->noise = take(&at, counters ? cells * 4 : 0);
     s->drawn = take(&at, (counters + LANES) * 16);
     s->counters = take(&at, (counters + LANES) * 8);
     return at - memory;
 }
 
-/* the tile as float32, converted where the matrix has 16 bits */
-static const float *source_of(const matrix_t *x, tile_t t, float *buffer, int64_t *ld)
+/* numbers of a tile, float32 or bfloat16: those of the matrix, or converted or transformed ones */
+typedef struct { const void *data; int64_t ld; int32_t dtype; } view_t;
+
+static view_t as_stored(const matrix_t *x, tile_t t)
 {
-    if (x->dtype == FLOAT32) {
-        *ld = x->stride;
-        return (const float *)x->data + t.row * x->stride + t.column;
-    }
-    for (int64_t r = 0; r < t.rows; r++)
-        widen(x->data, x->dtype, (t.row + r) * x->stride + t.column, t.columns, buffer + r * t.columns);
-    *ld = t.columns;
-    return buffer;
+    const int64_t size = x->dtype == FLOAT32 ? 4 : 2;
+    return (view_t){(const char *)x->data + (t.row * x->stride + t.column) * size, x->stride, x->dtype};
 }
 
-/* and what a plan quantizes of it: transformed, and rounded to the matrix's type */
-static const float *values_of(const plan_t *p, const matrix_t *x, tile_t t, const float *source,
-                              scratch_t *s, int64_t *ld)
+/* the tile as float32, converted once where the matrix has 16 bits */
+static view_t widened(const matrix_t *x, tile_t t, scratch_t *s)
 {
-    if (!p->hadamard.matrix) return source;
+    if (x->dtype == FLOAT32) return as_stored(x, t);
+    for (int64_t r = 0; r < t.rows && !s->is_widened; r++)
+        widen(x->data, x->dtype, (t.row + r) * x->stride + t.column, t.columns, s->source + r * t.columns);
+    s->is_widened = 1;
+    return (view_t){s->source, t.columns, FLOAT32};
+}
+
+/* what a plan quantizes of the tile: transformed, and rounded to the matrix's type */
+static view_t values_of(const plan_t *p, const matrix_t *x, tile_t t, scratch_t *s)
+{
+    if (!p->hadamard.matrix)
+        return x->dtype == BFLOAT16 && reads_bfloat16(p) ? as_stored(x, t) : widened(x, t, s);
+    const int in_one_read = p->transposed && x->dtype == BFLOAT16;
+    const view_t from = in_one_read ? as_stored(x, t) : widened(x, t, s);
     if (p->transposed)
-        hadamard_columns(p->hadamard, t.rows, t.columns, source, *ld, s->values);
+        hadamard_columns(p->hadamard, t.rows, t.columns, from.data, from.dtype, from.ld, s->values);
     else
-        hadamard_rows(p->hadamard, t.rows, t.columns, source, *ld, s->values);
-    *ld = t.columns;
-    if (x->dtype == BFLOAT16)
+        hadamard_rows(p->hadamard, t.rows, t.columns, from.data, from.ld, s->values);
+    if (x->dtype == BFLOAT16 && !in_one_read)
         for (int64_t i = 0; i < t.rows * t.columns; i++)
             s->values[i] = from_bfloat16(to_bfloat16(s->values[i]));
     if (x->dtype == FLOAT16)
         for (int64_t i = 0; i < t.rows * t.columns; i++)
             s->values[i] = from_float16(to_float16(s->values[i]));
-    return s->values;
+    return (view_t){s->values, t.columns, FLOAT32};
 }
 
 #endif

@@ -4,27 +4,39 @@
 
 #include "tiles.h"
 
-/* Writes `rows` x `columns` numbers of 1, 2 or 4 bytes transposed: first 8 bytes of a column become one
- * number, for all columns at once; then each column is written in one go, for its neighbours lie far
- * apart, often at a power of two, where caches hold few of them. */
+/* Writes `rows` x `columns` numbers of 1, 2 or 4 bytes transposed, in strips of columns that fill a cache
+ * line: 8 bytes of a column become one number, for all columns of the strip at once, and the strip is
+ * put together where the cache holds it. Columns of the result lie far apart, often at a power of two,
+ * where caches hold few of them, so each is then written in one go, and those of the next strip are
+ * fetched meanwhile. */
 #define TURN(type, per_quad)                                                                       \
     static void turn_##type(const type *restrict in, int64_t rows, int64_t columns,                \
-                            type *restrict out, int64_t ld, uint64_t *restrict quads)              \
+                            type *restrict out, int64_t ld)                                        \
     {                                                                                              \
-        const int width = (int)sizeof(type) * 8;                                                   \
-        const int64_t whole = rows / per_quad;                                                     \
-        for (int64_t q = 0; q < whole; q++)                                                        \
-            for (int64_t c = 0; c < columns; c++) {                                                \
-                uint64_t quad = 0;                                                                 \
-                for (int k = 0; k < per_quad; k++)                                                 \
-                    quad |= (uint64_t)in[(q * per_quad + k) * columns + c] << (k * width);         \
-                quads[q * columns + c] = quad;                                                     \
+        enum { STRIP = 64 / sizeof(type), HIGH = TURNED_ROWS, LINES = HIGH / STRIP };              \
+        type strip[STRIP][HIGH];                                                                   \
+        for (int64_t top = 0; top < rows; top += HIGH)                                             \
+            for (int64_t left = 0; left < columns; left += STRIP) {                                \
+                const int64_t high = min64(HIGH, rows - top), wide = min64(STRIP, columns - left); \
+                const type *restrict from = in + top * columns + left;                             \
+                int64_t r = 0;                                                                     \
+                for (; wide == STRIP && r + per_quad <= high; r += per_quad) {                     \
+                    uint64_t quads[STRIP];                                                         \
+                    for (int c = 0; c < STRIP; c++) {                                              \
+                        quads[c] = 0;                                                              \
+                        for (int k = 0; k < per_quad; k++)                                         \
+                            quads[c] |= (uint64_t)from[(r + k) * columns + c] << (k * 8 * sizeof(type)); \
+                    }                                                                              \
+                    for (int c = 0; c < STRIP; c++) memcpy(strip[c] + r, quads + c, 8);            \
+                    for (int64_t n = r; n < r + per_quad; n++)                                     \
+                        __builtin_prefetch(out + (left + STRIP + n / LINES) * ld + top +           \
+                                               n % LINES * STRIP, 1, 2);                           \
+                }                                                                                  \
+                for (; r < high; r++)                                                              \
+                    for (int64_t c = 0; c < wide; c++) strip[c][r] = from[r * columns + c];        \
+                for (int64_t c = 0; c < wide; c++)                                                 \
+                    memcpy(out + (left + c) * ld + top, strip[c], (size_t)high * sizeof(type));    \
             }                                                                                      \
-        for (int64_t c = 0; c < columns; c++) {                                                    \
-            for (int64_t q = 0; q < whole; q++)                                                    \
-                memcpy(out + c * ld + q * per_quad, quads + q * columns + c, 8);                   \
-            for (int64_t r = whole * per_quad; r < rows; r++) out[c * ld + r] = in[r * columns + c]; \
-        }                                                                                          \
     }
 TURN(uint8_t, 8)
 TURN(uint16_t, 4)
@@ -63,24 +75,27 @@ static void write_turned_codes(const plan_t *p, const matrix_t *x, tile_t t, scr
             memmove(codes + t.rows / 2 * t.columns, codes + (t.rows - 1) * t.columns, (size_t)t.columns);
         width = ceil_div(width, 2), first /= 2, rows = ceil_div(rows, 2);
     }
-    turn_uint8_t(codes, rows, t.columns, p->codes + t.column * width + first, width, s->quads);
+    turn_uint8_t(codes, rows, t.columns, p->codes + t.column * width + first, width);
 }
+
+/* whether values are written where they belong; others are turned or narrowed tile by tile */
+static int writes_in_place(const plan_t *p) { return p->values && !p->turned && p->dtype != FLOAT16; }
 
 static void write_values(const plan_t *p, const matrix_t *x, tile_t t, scratch_t *s)
 {
     const int64_t size = p->dtype == FLOAT32 ? 4 : 2;
     const int64_t ld = p->turned ? x->rows : x->columns;
-    char *to = (char *)p->values + (p->turned ? t.column * ld + t.row : t.row * ld + t.column) * size;
-    if (!p->turned) {
-        /* float32 was written in place */
-        for (int64_t r = 0; p->dtype != FLOAT32 && r < t.rows; r++)
-            narrow(s->out + r * t.columns, p->dtype, t.columns, (uint16_t *)(to + r * ld * size));
-    } else if (p->dtype == FLOAT32) {
-        turn_uint32_t((const uint32_t *)s->out, t.rows, t.columns, (uint32_t *)to, ld, s->quads);
-    } else {
-        narrow(s->out, p->dtype, t.rows * t.columns, s->narrowed);
-        turn_uint16_t(s->narrowed, t.rows, t.columns, (uint16_t *)to, ld, s->quads);
+    void *to = (char *)p->values + (p->turned ? t.column * ld + t.row : t.row * ld + t.column) * size;
+    const void *from = s->out;
+    if (p->dtype == FLOAT16) {
+        uint16_t *narrowed = p->turned ? s->narrowed : to;
+        const int64_t rows = p->turned ? t.columns : ld;
+        for (int64_t r = 0; r < t.rows; r++)
+            narrow(s->out + r * t.columns, FLOAT16, t.columns, narrowed + r * rows);
+        from = s->narrowed;
     }
+    if (p->turned && size == 4) turn_uint32_t(from, t.rows, t.columns, to, ld);
+    else if (p->turned) turn_uint16_t(from, t.rows, t.columns, to, ld);
 }
 
 static void write_scales(const plan_t *p, int64_t a, int64_t b, int64_t high, int64_t wide,

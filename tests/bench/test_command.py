@@ -13,8 +13,14 @@ import torch
 
 from fp4lab import cli
 from fp4lab.bench import command, peer_rows, peers
+from fp4lab.bench.measure import measure
 
 QUICK = ("bench", "--size", "128", "--ops", "cast e4m3")
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(measure.__kwdefaults__, "least_s", 1e-4)
 
 
 def test_it_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -96,6 +102,36 @@ def test_a_mistake_is_one_line_and_status_2(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert message in err
+
+
+@pytest.mark.parametrize("argument", ["json", "out"])
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(
+    argument: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(command, "measure_rows", None)
+    (tmp_path / "file").write_text("mine")
+    path = tmp_path / "file" / "found"
+    assert cli.main([*QUICK, f"--{argument}", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"fp4lab: {argument}: '{path}")
+    assert "cannot be written (" in err
+    assert err.endswith("); give a path in a folder where files can be made\n")
+
+
+def test_what_lies_there_is_kept_until_it_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "measure_rows", interrupted)
+    (tmp_path / "bench.json").write_text("before")
+    assert cli.main([*QUICK, "--out", str(tmp_path)]) == cli.INTERRUPTED
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
+    assert (tmp_path / "bench.json").read_text() == "before"
 
 
 @pytest.mark.parametrize(

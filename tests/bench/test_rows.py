@@ -76,7 +76,7 @@ def check_operands(operator: operators.Operator, x: Tensor) -> None:
     made: Any = operator.make(x)[0]()
     for (q, transposed), values, epilogue in zip(wanted, made[::2], made[1::2], strict=True):
         stored = (q.codes, q.scales, q.amax)
-        expected = ops.stored_operand(*stored, formats.NVFP4.ints, 128, x.dtype)
+        expected = ops.stored_operand(*stored, formats.NVFP4.definition, 128, x.dtype)
         assert torch.equal(values, expected[0])
         assert torch.equal(epilogue, expected[1])
         assert (values.stride(0) == 1) is transposed

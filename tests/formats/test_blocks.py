@@ -50,6 +50,13 @@ def test_a_name_belongs_to_one_format() -> None:
         f.get("mxfp8_e4m4")
 
 
+@pytest.mark.parametrize("name", ["nvfp4-rht", "a+b", "a.b", "a,b", "", "4bit", "ä"])
+def test_a_name_can_begin_that_of_a_recipe(name: str) -> None:
+    with pytest.raises(InputError, match=r"may hold letters, digits and _; change it by fmt"):
+        f.register(f.NVFP4.replace(name=name, block=(1, 32)))
+    assert name not in f.names()
+
+
 def test_a_new_format_works_everywhere(tmp_path: object) -> None:
     element = f.ElementType("e3m0", 3, 0, 3)
     mine = BlockFormat(

@@ -11,7 +11,7 @@ from fp4lab import formats as f
 from fp4lab.functional import noise_state
 
 SHAPES = ((64, 96), (48, 33), (5, 160), (1, 16), (16, 1), (130, 70), (33, 300))
-TRANSFORMS: tuple[tuple[int, list[int]], ...] = ((1, []), (16, list(f.NVFP4_SIGNS)), (32, []))
+TRANSFORMS = (None, f.Hadamard(16, f.NVFP4_SIGNS), f.Hadamard(32))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CASES = list(itertools.product(SHAPES, (False, True), (0, 8, 32), TRANSFORMS, DTYPES))
 STATE = noise_state(7, "layer", step=3, microbatch=1)

@@ -38,7 +38,7 @@ def test_the_transform_is_the_matrix_product(size: int) -> None:
 @pytest.mark.slow
 def test_a_transform_too_large_to_keep_its_matrix() -> None:
     """Of unit vectors, where it is exact: rows of the matrix."""
-    size, signs = 8192, tuple(Hadamard(8192, 3).vector)
+    size, signs = 8192, Hadamard(8192, 3).vector
     x = torch.zeros(3, size)
     chosen = torch.tensor([0, 4097, 8191])
     x[torch.arange(3), chosen] = math.sqrt(size)
@@ -123,4 +123,4 @@ def test_drawn_signs_depend_on_the_seed_alone() -> None:
     assert abs(sum(first)) < 5 * math.sqrt(512)
     assert Hadamard(16, 0).vector == first[:16]
     # part of the definition of a run: the first two bytes of SHA-256 of "hadamard/0/0"
-    assert first[:16] == [-1, -1, 1, 1, -1, 1, 1, -1, -1, -1, 1, 1, 1, 1, -1, -1]
+    assert first[:16] == (-1, -1, 1, 1, -1, 1, 1, -1, -1, -1, 1, 1, 1, 1, -1, -1)

@@ -39,6 +39,12 @@ def quantized(x: Tensor, fmt: BlockFormat) -> fp4lab.QuantizedTensor:
     return fp4lab.quantize(x, fmt, ragged="pad")
 
 
+def operand(q: fp4lab.QuantizedTensor) -> Tensor:
+    how = (q.format.definition, q.matrix_shape[1], torch.float32)
+    values: Tensor = ops.stored_operand(*q.parts(), *how)[0]
+    return values
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=name)
 def test_the_product_is_that_of_the_dequantized_operands(fmt: BlockFormat) -> None:
     """In float64, within K + 4 roundings of float32 for each of the K products."""
@@ -56,7 +62,7 @@ def test_the_tensor_scales_multiply_the_sum_once() -> None:
     """E2M1 x E4M3 products are multiples of 2^-20: with few of them the float32 sum is exact."""
     x, w = torch.randn(M, 32), torch.randn(N, 32)
     a, b = quantized(x, f.NVFP4), quantized(w, f.NVFP4_16X16)
-    operands = [ops.stored_operand(*q.parts(), q.format.ints, 32, torch.float32)[0] for q in (a, b)]
+    operands = [operand(q) for q in (a, b)]
     exact = operands[0].double() @ operands[1].double().t()
     assert torch.equal(exact.float().double(), exact)
     alpha = (a.amax * b.amax) / torch.tensor(36.0 * 448 * 448)
@@ -66,7 +72,7 @@ def test_the_tensor_scales_multiply_the_sum_once() -> None:
 @pytest.mark.parametrize("fmt", FORMATS, ids=name)
 def test_operands_fit_bf16_where_the_format_says_so(fmt: BlockFormat) -> None:
     q = quantized(torch.randn(32, 256) * 2.0 ** torch.randint(-9, 9, (32, 256)), fmt)
-    values, _ = ops.stored_operand(*q.parts(), fmt.ints, 256, torch.float32)
+    values, _ = ops.stored_operand(*q.parts(), fmt.definition, 256, torch.float32)
     fits = torch.equal(values.to(torch.bfloat16).to(torch.float32), values)
     assert fits or not fmt.operand_fits_bf16
     assert fmt.operand_fits_bf16 == (fmt.name not in ("fp8_1x128_e4m3", "fp8_128x128_e4m3", "fp16"))
@@ -75,7 +81,7 @@ def test_operands_fit_bf16_where_the_format_says_so(fmt: BlockFormat) -> None:
 def test_the_operand_and_its_epilogue_stand_for_the_dequantized_values() -> None:
     for fmt in FORMATS:
         q = quantized(torch.randn(32, 256), fmt)
-        values, epilogue = ops.stored_operand(*q.parts(), fmt.ints, 256, torch.float32)
+        values, epilogue = ops.stored_operand(*q.parts(), fmt.definition, 256, torch.float32)
         whole = values.double()
         if epilogue.numel():
             whole = whole * epilogue.double() / fmt.amax_factor
@@ -140,7 +146,7 @@ def test_fast_products_round_to_bf16_once() -> None:
             fp4lab.scaled_matmul(a, b, accumulate="fast")
         return
     fast = fp4lab.scaled_matmul(a, b, accumulate="fast")
-    operands = [ops.stored_operand(*q.parts(), q.format.ints, K, torch.float32)[0] for q in (a, b)]
+    operands = [operand(q) for q in (a, b)]
     alpha = a.amax.double() * b.amax.double() / (36.0 * 448 * 448)
     exact = operands[0].double() @ operands[1].double().t() * alpha
     size = operands[0].double().abs() @ operands[1].double().abs().t() * alpha

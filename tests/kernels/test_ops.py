@@ -18,6 +18,7 @@ from fp4lab.functional import noise_state
 from fp4lab.kernels import backends, ops
 from fp4lab.kernels.matmul.reference import epilogue_alpha
 from fp4lab.kernels.quantize import reference
+from fp4lab.kernels.schema import Quantizer
 
 TWO_LEVEL_ROWS = f.NVFP4.replace(name="two_level_rows", block=(1, f.WHOLE))
 WIDE_SCALE = f.NVFP4.replace(name="bf16_scale", scale=f.BF16_ELEMENT, level=f.Level.NONE)
@@ -41,29 +42,28 @@ def arguments(
     x: Tensor, fmt: BlockFormat, transposed: bool = False, bits: int = 0, size: int = 1
 ) -> tuple[Any, ...]:
     state = noise_state(0, "layer") if bits else None
-    signs = f.Hadamard(size, 0).vector if size > 1 else []
-    return x, fmt.ints, transposed, size, signs, bits, state, 1, None, 0, None
+    transform = f.Hadamard(size, 0) if size > 1 else None
+    return x, Quantizer(fmt, transposed, transform, bits).text, state, 1
 
 
 def name(fmt: BlockFormat) -> str:
     return fmt.name
 
 
-def operand(*how: Any, dtype: torch.dtype = torch.float32) -> Any:
-    return ops.operand(*how, dtype, dtype == torch.bfloat16)
+def operand(x: Tensor, quantizer: str, *noise: Any, dtype: torch.dtype = torch.float32) -> Any:
+    return ops.operand(x, quantizer, dtype, dtype == torch.bfloat16, *noise)
 
 
 def pair(x: Tensor, fmt: BlockFormat, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
     """The arguments of both orientations: rows to nearest, columns transformed and stochastic."""
-    signs = f.Hadamard(16, 0).vector
-    rows, columns = (fmt.ints, 1, [], 0, 2), (fmt.ints, 16, signs, 8, 3)
-    return x, *rows, *columns, noise_state(0, "layer"), None, 0, None, None, dtype, True
+    rows, columns = Quantizer(fmt).text, Quantizer(fmt, True, f.Hadamard(16, 0), 8).text
+    return x, rows, columns, dtype, True, noise_state(0, "layer"), 2, 3
 
 
 def stored_arguments(
     stored: tuple[Tensor, ...], fmt: BlockFormat, columns: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Any, ...]:
-    return *stored, fmt.ints, columns, dtype
+    return *stored, fmt.definition, columns, dtype
 
 
 QUANTIZERS = [ops.quantize, ops.fake_quantize]
@@ -81,11 +81,12 @@ def test_quantizers_pass_opcheck(op: Any, fmt: BlockFormat) -> None:
 @pytest.mark.parametrize("fmt", CHECKED, ids=name)
 def test_operands_pass_opcheck(fmt: BlockFormat) -> None:
     for dtype in (torch.float32, torch.bfloat16):
-        torch.library.opcheck(ops.operand, (*arguments(torch.randn(32, 64), fmt), dtype, False))
-        x = torch.randn(32, 64).bfloat16()
-        torch.library.opcheck(ops.operand, (*arguments(x, fmt, True, 8, 16), dtype, True))
+        x, quantizer, *noise = arguments(torch.randn(32, 64), fmt)
+        torch.library.opcheck(ops.operand, (x, quantizer, dtype, False, *noise))
+        x, quantizer, *noise = arguments(torch.randn(32, 64).bfloat16(), fmt, True, 8, 16)
+        torch.library.opcheck(ops.operand, (x, quantizer, dtype, True, *noise))
         torch.library.opcheck(ops.operand_pair, pair(x, fmt, dtype))
-    torch.library.opcheck(ops.amax, arguments(torch.randn(32, 64), fmt, True, 0, 16)[:5])
+    torch.library.opcheck(ops.amax, arguments(torch.randn(32, 64), fmt, True, 0, 16)[:2])
 
 
 @pytest.mark.slow
@@ -95,16 +96,17 @@ def test_the_other_operators_pass_opcheck() -> None:
         for op in (ops.dequantize, ops.stored_operand):
             torch.library.opcheck(op, stored_arguments(stored, fmt, 64))
             torch.library.opcheck(op, stored_arguments(stored, fmt, 64, torch.bfloat16))
-    torch.library.opcheck(ops.hadamard, (torch.randn(5, 32).bfloat16(), 16, [], 1))
-    torch.library.opcheck(ops.hadamard, (torch.randn(32, 5).t(), 16, f.NVFP4_SIGNS, -1))
+    torch.library.opcheck(ops.hadamard, (torch.randn(5, 32).bfloat16(), "16", 1))
+    signed = f.Hadamard(16, f.NVFP4_SIGNS).definition
+    torch.library.opcheck(ops.hadamard, (torch.randn(32, 5).t(), signed, -1))
     a, b = torch.randn(4, 8), torch.randn(6, 8)
     for alpha in (None, torch.randn(1), torch.randn(4, 1)):
         torch.library.opcheck(ops.matmul, (a, b, alpha, torch.float32))
         torch.library.opcheck(ops.matmul, (a.bfloat16(), b.bfloat16(), alpha, torch.bfloat16))
     stored = ops.quantize(*arguments(torch.randn(32, 64), f.NVFP4))
-    both = (*stored, f.NVFP4.ints) * 2
+    both = (*stored, f.NVFP4.definition) * 2
     torch.library.opcheck(ops.stored_matmul, (*both, 64, torch.bfloat16))
-    torch.library.opcheck(ops.cast, (torch.randn(3, 5, 2).transpose(0, 1), f.E4M3.ints, 0, 0))
+    torch.library.opcheck(ops.cast, (torch.randn(3, 5, 2).transpose(0, 1), f.E4M3.definition, 0, 0))
     counts = torch.tensor([0, 3, 1])
     experts = torch.randn(3, 6, 8)
     for alpha in (None, torch.randn(3, 1)):
@@ -112,7 +114,7 @@ def test_the_other_operators_pass_opcheck() -> None:
     stored = ops.quantize(*arguments(torch.randn(5, 32), f.NVFP4))
     for int8 in (False, True):
         torch.library.opcheck(
-            ops.packed_matmul, (torch.randn(2, 32).bfloat16(), *stored, f.NVFP4.ints, int8)
+            ops.packed_matmul, (torch.randn(2, 32).bfloat16(), *stored, f.NVFP4.definition, int8)
         )
     for bits in (8, 32):
         torch.library.opcheck(ops.random_bits, (noise_state(3), 5, 33, 1, bits, None, 7))
@@ -135,7 +137,7 @@ def test_results_on_the_meta_device_are_described_as_the_real_ones(fmt: BlockFor
             real = op(*arguments(x, fmt, transposed, bits))
             meta = op(*arguments(x.to("meta"), fmt, transposed, bits))
             assert described(real) == described(meta), (op, shape, transposed, bits)
-        amax = [ops.amax(*arguments(y, fmt, transposed)[:5]) for y in (x, x.to("meta"))]
+        amax = [ops.amax(*arguments(y, fmt, transposed)[:2]) for y in (x, x.to("meta"))]
         assert described(amax[0]) == described(amax[1])
         stored = ops.quantize(*arguments(x, fmt))
         for op, dtype in itertools.product(
@@ -200,9 +202,8 @@ def test_a_transform_that_does_not_fit_is_refused_before_any_memory_is_read() ->
 
 def test_formats_survive_the_flat_schema() -> None:
     for fmt in FORMATS:
-        back = BlockFormat.from_ints(fmt.ints)
-        assert back.ints == fmt.ints
-        assert all(isinstance(value, int) for value in fmt.ints)
+        back = BlockFormat.from_definition(fmt.definition)
+        assert back.definition == fmt.definition
         assert (back.element.max_value, back.cap) == (fmt.element.max_value, fmt.cap)
 
 
@@ -213,11 +214,11 @@ def test_every_result_holds_one_nan(name: str) -> None:
     fmt = f.get(name)
     for backend in ("native", "torch", "reference"):
         with backends.backend(backend):
-            arguments = (x, fmt.ints, False, 1, [], 0, None, 0, None, 0, None)
-            for result in (operand(*arguments)[0], ops.fake_quantize(*arguments)):
+            how = arguments(x, fmt)
+            for result in (operand(*how)[0], ops.fake_quantize(*how)):
                 nan = result.view(torch.int32)[result.isnan()]
                 assert len(nan) > 0
                 assert (nan == 0x7FC00000).all()
             row = x[3:4].to(torch.bfloat16)
-            short = ops.fake_quantize(row, fmt.ints, True, 1, [], 0, None, 0, None, 0, None)
+            short = ops.fake_quantize(*arguments(row, fmt, True))
             assert (short.view(torch.int16)[short.isnan()] == 0x7FC0).all()

@@ -125,7 +125,7 @@ def test_stochastic_rounding(fmt: BlockFormat, x: Tensor, axis: int, rounding: R
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", REGISTERED + DECLARED, ids=lambda fmt: fmt.name)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(matrices(), st.sampled_from([-1, -2]), st.sampled_from(Rounding))
 def test_every_format_at_length(fmt: BlockFormat, x: Tensor, axis: int, rounding: Rounding) -> None:
     check(x, fmt, axis, rounding)

@@ -14,22 +14,24 @@ from fp4lab.functional import noise_state
 from fp4lab.kernels import ops
 from fp4lab.kernels.native.library import instruction_sets
 from fp4lab.kernels.native.structures import new_result, results_reused
+from fp4lab.kernels.schema import Quantizer
 
 STATE = noise_state(1)
-SIGNS = list(f.NVFP4_SIGNS)
-NEAREST = (False, 1, [], 0, None, 0, None, 0, None)
-PAIR = (f.NVFP4.ints, 1, [], 8, 1, f.NVFP4.ints, 16, SIGNS, 8, 2, STATE, None, 0, None, None)
+TRANSFORM = f.Hadamard(16, f.NVFP4_SIGNS)
+NVFP4 = Quantizer(f.NVFP4).text
+FP8 = Quantizer(f.FP8_ROW_E4M3).text
+PAIR = (Quantizer(f.NVFP4, noise_bits=8).text, Quantizer(f.NVFP4, True, TRANSFORM, 8).text)
 X = torch.randn(128, 128, generator=torch.Generator().manual_seed(0))
-CODES = ops.quantize(X, f.NVFP4.ints, *NEAREST)
+CODES = ops.quantize(X, NVFP4)
 OPERATORS: dict[str, Callable[[Tensor], Any]] = {
-    "quantize": lambda x: ops.quantize(x, f.NVFP4.ints, *NEAREST),
-    "fake_quantize": lambda x: ops.fake_quantize(x, f.NVFP4.ints, *NEAREST),
-    "operand": lambda x: ops.operand(x, f.FP8_ROW_E4M3.ints, *NEAREST, torch.float32, False),
-    "operand_pair": lambda x: ops.operand_pair(x, *PAIR, torch.float32, False),
-    "amax": lambda x: ops.amax(x, f.NVFP4_ROWWISE.ints, False, 1, []),
-    "dequantize": lambda x: ops.dequantize(*CODES, f.NVFP4.ints, 128, x.dtype),
-    "cast": lambda x: ops.cast(x, f.E4M3.ints, 0, 0),
-    "hadamard": lambda x: ops.hadamard(x, 16, SIGNS, 1),
+    "quantize": lambda x: ops.quantize(x, NVFP4),
+    "fake_quantize": lambda x: ops.fake_quantize(x, NVFP4),
+    "operand": lambda x: ops.operand(x, FP8, torch.float32, False),
+    "operand_pair": lambda x: ops.operand_pair(x, *PAIR, torch.float32, False, STATE, 1, 2),
+    "amax": lambda x: ops.amax(x, Quantizer(f.NVFP4_ROWWISE).text),
+    "dequantize": lambda x: ops.dequantize(*CODES, f.NVFP4.definition, 128, x.dtype),
+    "cast": lambda x: ops.cast(x, f.E4M3.definition, 0, 0),
+    "hadamard": lambda x: ops.hadamard(x, TRANSFORM.definition, 1),
     "random_bits": lambda x: ops.random_bits(STATE, *x.shape, 0, 8, None, 0),
 }
 
@@ -72,10 +74,10 @@ def test_scales_and_amax_are_results_too() -> None:
 
 def test_what_is_held_is_not_written_to() -> None:
     with results_reused():
-        values = ops.fake_quantize(X, f.NVFP4.ints, *NEAREST)
+        values = ops.fake_quantize(X, NVFP4)
         before, part = values.clone(), values.t()[3:]
         del values
-        other = ops.fake_quantize(2 * X, f.NVFP4.ints, *NEAREST)
+        other = ops.fake_quantize(2 * X, NVFP4)
         assert torch.equal(part, before.t()[3:])
         assert torch.equal(other, 2 * before)
 

@@ -59,6 +59,18 @@ def test_a_compiled_model_trains_to_the_same_bits_in_one_graph(name: str, backen
     assert counter.graphs == 1
 
 
+def test_layers_of_one_recipe_compile_for_any_number_of_tokens() -> None:
+    model = mlp(recipes.get("nvfp4").linear)
+    counter = CompileCounter("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    for tokens in (48, 64, 80):
+        x = torch.randn(tokens, 32)
+        y = compiled(x)
+        assert torch.equal(y, model(x))
+        y.sum().backward()
+    assert counter.graphs == 1
+
+
 class CompileCounter:
     """A backend that counts the graphs it is given."""
 

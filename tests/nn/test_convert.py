@@ -318,7 +318,7 @@ def test_nothing_changes_on_an_error(recipe, message):
 @pytest.mark.parametrize(("in_features", "out_features"), [(40, 32), (32, 40)])
 def test_features_that_do_not_fit_the_blocks_are_named(in_features, out_features):
     model = nn.ModuleDict({"good": nn.Linear(32, 32), "bad": nn.Linear(in_features, out_features)})
-    with pytest.raises(InputError, match=r"layer 'bad'.*40 values.*ragged='pad'"):
+    with pytest.raises(InputError, match=r"layer 'bad'.*40 (in|out)put features.*ragged='pad'"):
         convert(model, NVFP4)
     assert not isinstance(model["good"], Linear)
     convert(model, NVFP4, ragged="pad")
@@ -385,7 +385,10 @@ def test_unconvert_gives_the_old_layers_back():
 
 def test_set_step_reaches_every_layer():
     model = Model()
-    assert set_step(model, 1) == 0
+    with pytest.raises(
+        InputError, match=r"no converted layer; call fp4lab.convert\(model, recipe\)"
+    ):
+        set_step(model, 1)
     convert(model, NVFP4)
     assert set_step(model, 11, 3) == 7
     noise = torch.stack([m.noise for m in model.modules() if isinstance(m, Linear)])

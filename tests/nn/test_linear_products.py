@@ -325,10 +325,10 @@ def test_dimensions_that_do_not_fit_name_the_layer() -> None:
     with pytest.raises(fp4lab.InputError, match="to layer 'up'"):
         linear(torch.tensor(1.0))
     thin = layer(LinearRecipe.uniform(f.NVFP4), (17, 32), layer_name="up")
-    with pytest.raises(fp4lab.InputError, match=r"layer 'up': 17 values along .* 16 .*'pad'"):
+    with pytest.raises(fp4lab.InputError, match=r"layer 'up': 17 input features .* 16 .*'pad'"):
         thin(torch.randn(16, 17))
     y = linear(torch.randn(17, 48))
-    with pytest.raises(fp4lab.InputError, match=r"layer 'up': 17 values along .* leave the layer"):
+    with pytest.raises(fp4lab.InputError, match=r"layer 'up': 17 tokens .* leave the layer"):
         y.sum().backward()
 
 

@@ -244,7 +244,9 @@ def test_files_are_read_by_their_suffix(tmp_path):
     (tmp_path / "c.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"c\.toml"):
         recipes.read(tmp_path / "c.toml")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(
+        InputError, match="does not exist; correct it, or give the name of a recipe"
+    ):
         recipes.read(tmp_path / "missing.toml")
 
 

@@ -126,8 +126,10 @@ def test_registration():
 def test_unknown_names_get_a_suggestion():
     with pytest.raises(InputError, match="recipe='nvfp5' is not known; did you mean 'nvfp4'"):
         recipes.get("nvfp5")
-    with pytest.raises(InputError, match="recipe='nope_last4' is not known"):
-        recipes.get("nope_last4")
+    with pytest.raises(InputError, match="recipe='bogus' is not known; use one of bf16, ") as e:
+        recipes.get("bogus")
+    assert str(e.value).endswith("nvfp4_last8, or a format's name")
+    assert "fp8_row_e4m3_pow2" not in str(e.value)
 
 
 @pytest.mark.parametrize(

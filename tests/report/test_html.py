@@ -216,8 +216,15 @@ def test_digest_names_the_worst_layer(comparison_folder: Path) -> None:
     assert rows[3].layer == "blocks.0.mlp.<down>"
 
 
-def test_drawn_again_it_is_the_same(text: str, comparison_folder: Path) -> None:
+def test_drawn_again_it_is_the_same_without_the_figures_of_another(
+    text: str, comparison_folder: Path
+) -> None:
+    figures = comparison_folder / "figures"
+    for name in ("saturation.png", "mine.png"):
+        (figures / name).touch()
     assert write(comparison_folder).read_text(encoding="utf-8") == text
+    there = {path.stem for path in figures.iterdir()}
+    assert there == {"gaps", "loss", "relative", "sqnr", "underflow", "mine"}
 
 
 @pytest.mark.parametrize(

@@ -249,14 +249,14 @@ def test_a_batch_that_fills_no_blocks_is_padded_when_asked(
     odd += ["--recipes", "bf16,nvfp4_base"]
     Path(odd[1]).write_text(Path(odd[1]).read_text().replace("length = 32", "length = 30"))
     assert cli.main(["compare", *odd]) == 2
-    assert "90 values along the blocks" in capsys.readouterr().err
+    assert "90 tokens are not a multiple" in capsys.readouterr().err
     assert cli.main(["compare", *odd, "--ragged", "pad"]) == 0
 
 
 def test_a_batch_that_fills_no_blocks_leaves_no_folder(tmp_path: Path) -> None:
     data = DataConfig(sequence_length=30, eval_windows=8)
     run = dataclasses.replace(TINY, batch_size=3, data=data)
-    with pytest.raises(InputError, match=r"recipe 'mxfp4' cannot train .*: 90 values"):
+    with pytest.raises(InputError, match=r"recipe 'mxfp4' cannot train .*: 90 tokens"):
         compare_runs(run, ["bf16", "mxfp4"], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -299,6 +299,8 @@ def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(
     options: list[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
+    config = Path(options[1])
+    config.write_text(toml.dumps(dataclasses.replace(TINY, eval_every=100)))
     command = [sys.executable, "-m", "fp4lab", "compare", *options,
                "--steps", "300", "--jobs", "2", "--out", str(out)]  # fmt: skip
     # a shell's background job ignores Ctrl-C, and so does what it starts: tests may be such a job

@@ -333,7 +333,7 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
         ({"batches": lambda index: torch.randn(64, 32)}, "first batch differs from call to call"),
         ({"validation": lambda index: torch.randn(64, 32)}, "first validation batch differs from"),
         ({"loss": lambda model, batch: model(batch[0])}, r"shape \(64, 32\) is not one number"),
-        ({"batches": [(x[:48], y[:48]) for x, y in VALIDATION]}, "'mxfp4' cannot.* 48 values"),
+        ({"batches": [(x[:48], y[:48]) for x, y in VALIDATION]}, "'mxfp4' cannot.* 48 tokens"),
         ({"config": dataclasses.replace(CONFIG, threads=10**5)}, "threads=100000 is above the"),
         ({"config": dataclasses.replace(CONFIG, device="cuda")}, "device='cuda' is not available"),
         ({"recipes": ["bf16", MISFIT]}, "recipe 'misfit' cannot train this model: layer '0'.*128"),
@@ -363,7 +363,10 @@ def test_a_switch_after_the_last_step_need_not_fit(tmp_path: Path) -> None:
 
 
 def test_batches_that_fill_no_block_are_padded_when_asked(tmp_path: Path) -> None:
-    batches = [(x[:40], y[:40]) for x, y in VALIDATION]
+    def batches(index: int) -> tuple[Tensor, Tensor]:
+        x, y = classified_batch(index)
+        return x[:40], y[:40]
+
     found, _ = quietly(out=tmp_path, batches=batches, recipes=["bf16", "nvfp4"], ragged="pad")
     assert found.summary.recipes["nvfp4"].gap is not None
 
@@ -383,12 +386,16 @@ def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Real processes; one of them is killed by SIGKILL half-way through its first life."""
     arguments: dict[str, Any] = {"validation": VALIDATION, "config": CONFIG, "jobs": 2}
     console = Console(file=io.StringIO(), width=300)
-    whole = compare(build_classifier, classified_batch, ["bf16", "mxfp4"],
-                    out=tmp_path / "whole", console=console, **arguments)  # fmt: skip
+    with monkeypatch.context() as here:
+        here.setattr("fp4lab.studies.study.unpicklable", lambda work: "the test says so")
+        whole = compare(build_classifier, classified_batch, ["bf16", "mxfp4"],
+                        out=tmp_path / "whole", console=console, **arguments)  # fmt: skip
     said = io.StringIO()
     killing = KillingBatches(tmp_path / "marker", at=4)
     found = compare(build_classifier, killing, ["bf16", "mxfp4"], out=tmp_path / "killed",

@@ -11,6 +11,7 @@ import torch
 import fp4lab
 from fp4lab import QuantizedTensor
 from fp4lab import formats as f
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 
 FORMATS = [f.get(name) for name in f.names()]
@@ -61,6 +62,12 @@ def test_copies_hold_the_same_bits_in_other_memory() -> None:
         assert torch.equal(other.dequantize(), q.dequantize())
     assert q.to("cpu").equal(q)
     assert q.to("meta").shape == q.shape
+
+
+def test_an_index_is_refused_with_the_cure() -> None:
+    q = fp4lab.quantize(torch.randn(4, 32), f.NVFP4)
+    with pytest.raises(InputError, match=r"cannot be indexed.*q.dequantize\(\)\[...\]"):
+        q[0]
 
 
 def test_repr_says_what_it_is_in_one_line() -> None:

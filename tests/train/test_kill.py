@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from fp4lab import recipes
+from fp4lab import cli, recipes
 from fp4lab.train import DataConfig, FitResult, ModelConfig, OptimConfig, RunConfig, toml, train
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train.metrics import Event
@@ -159,10 +159,10 @@ def test_a_death_while_the_folder_is_made_or_metrics_are_begun(
 
 @pytest.mark.slow
 def test_a_death_at_any_moment(config: RunConfig, tmp_path: Path, lines: Lines) -> None:
-    config = dataclasses.replace(config, steps=6, keep_checkpoints=1, recipe="nvfp4")
+    config = dataclasses.replace(config, steps=4, keep_checkpoints=1, recipe="nvfp4")
     last = check_deaths(config, tmp_path, lines, range(1, 99))
-    # Five files before training, three checkpoints, and the result.
-    assert last == 2 * 5 + 3 * 8 + 2 + 1
+    # Five files before training, two checkpoints, and the result.
+    assert last == 2 * 5 + 2 * 8 + 2 + 1
 
 
 def test_killed_runs_resume_to_the_same_bits(
@@ -176,8 +176,8 @@ def test_killed_runs_resume_to_the_same_bits(
 def test_often_killed_runs_resume_to_the_same_bits(
     config: RunConfig, tmp_path: Path, lines: Lines
 ) -> None:
-    config = dataclasses.replace(config, steps=200, checkpoint_every=1)
-    check_kills(config, tmp_path, lines, kills=20, seed=2)
+    config = dataclasses.replace(config, steps=120, checkpoint_every=1)
+    check_kills(config, tmp_path, lines, kills=12, seed=2)
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def command(config: RunConfig, folder: Path, *before: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_command_stops_with_status_4_and_goes_on(
-    config: RunConfig, tmp_path: Path, lines: Lines
+    config: RunConfig, tmp_path: Path, lines: Lines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = command(config, tmp_path / "run")
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -221,15 +221,10 @@ def test_the_command_stops_with_status_4_and_goes_on(
     train(config, folder=tmp_path / "whole")
     assert_same_run(tmp_path / "whole", tmp_path / "run", lines)
 
-    shown = subprocess.run(
-        [sys.executable, "-m", "fp4lab", "eval", str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    assert cli.main(["eval", str(tmp_path / "run")]) == 0
     result = FitResult.load(tmp_path / "whole")
     assert result is not None
-    assert f"held-out loss {result.val_loss:.4f} nats" in shown.stdout
+    assert f"held-out loss {result.val_loss:.4f} nats" in capsys.readouterr().out
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -257,8 +252,8 @@ def test_two_processes_are_stopped_and_go_on_to_the_same_bits(
 ) -> None:
     config = dataclasses.replace(config, recipe="nvfp4", steps=100, checkpoint_every=50)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    whole = command(config, tmp_path / "whole", *TORCHRUN)
-    subprocess.run(whole, check=True, capture_output=True, env=environment)
+    # one process with both microbatches, which the test below says is the same
+    train(config, folder=tmp_path / "whole")
     words = command(config, tmp_path / "cut", *TORCHRUN)
     metrics = tmp_path / "cut" / "metrics.jsonl"
     # torchrun says 1 whatever its processes said; it names their statuses when it was not stopped.

@@ -26,6 +26,8 @@ def test_a_nan_stops_before_a_weight_changes(
     message = str(caught.value)
     assert "step 7: loss=nan" in message
     assert "first non-finite: layer '(model)', input (NaN), in microbatch 1" in message
+    assert message.endswith("those of step 6; lower the learning rate, keep that layer in high "
+                            "precision, or check the data")  # fmt: skip
     assert "\n" not in message
     assert lines(tmp_path / "bad")[-1]["reason"] == "non-finite"
     # What was saved before is whole: cured, the run goes on to the bits of one never poisoned.

@@ -214,5 +214,7 @@ def test_a_recipe_comes_by_name_or_from_a_file(tmp_path: Path) -> None:
     assert load_recipe(str(path)) == load_recipe("nvfp4") == NVFP4
     config = RunConfig(recipe=str(path))
     assert default_folder(config) == Path("runs") / f"gpt-tiny-mine-{config.hash[:8]}"
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(
+        InputError, match=r"absent.toml' of a recipe does not exist; correct it, or"
+    ):
         load_recipe(str(tmp_path / "absent.toml"))

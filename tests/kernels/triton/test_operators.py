@@ -14,6 +14,7 @@ from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels import backends, ops
 from fp4lab.kernels.matmul import dispatch as matmul_dispatch
+from fp4lab.kernels.schema import Quantizer
 from tests.kernels.matrices import KINDS, any_bits, some_special
 from tests.kernels.parity import DTYPES, FORMATS, STATE, same
 from tests.kernels.triton.operators import generator, launch, on
@@ -25,7 +26,7 @@ WHOLE_ROWS = f.MXFP4.replace(name="e8m0_rows", block=(1, f.WHOLE))
 WHOLE_TENSOR = f.NVFP4_ONE_LEVEL.replace(
     name="ue4m3_tensor", block=(f.WHOLE, f.WHOLE), scale=f.UE4M3
 )
-SIGNS = list(f.NVFP4_SIGNS)
+TRANSFORM = f.Hadamard(16, f.NVFP4_SIGNS)
 Call = Callable[[str], Any]
 
 
@@ -74,18 +75,25 @@ def arguments(
     state, row_ids, amax = (
         None if t is None else t.to(device) for t in (STATE if bits else None, row_ids, amax)
     )
-    signs = SIGNS if size == 16 else []
-    return fmt.ints, transposed, size, signs, bits, state, 3, row_ids, offset, amax
+    transform = TRANSFORM if size == 16 else None
+    quantizer = Quantizer(fmt, transposed, transform, bits).text
+    return quantizer, state, 3, row_ids, offset, amax
 
 
 def pair(
     x: Tensor, both: tuple[BlockFormat, BlockFormat], device: str, turned: bool, amax: Any = None
 ) -> Any:
     """Rows to nearest, columns transformed and stochastic, in bf16."""
-    rows, columns = (both[0].ints, 1, [], 0, 2), (both[1].ints, 16, SIGNS, 8, 3)
-    given = (None if amax is None else amax.to(device), None)
-    how = (*rows, *columns, STATE.to(device), None, 16, *given, torch.bfloat16, turned)
-    return ops.operand_pair(x, *how)
+    rows, columns = Quantizer(both[0]).text, Quantizer(both[1], True, TRANSFORM, 8).text
+    given = None if amax is None else amax.to(device)
+    noise = (STATE.to(device), 2, 3, None, 16, given)
+    return ops.operand_pair(x, rows, columns, torch.bfloat16, turned, *noise)
+
+
+def operand(
+    x: Tensor, quantizer: str, *noise: Any, dtype: torch.dtype = torch.bfloat16, turned: bool = True
+) -> Any:
+    return ops.operand(x, quantizer, dtype, turned, *noise)
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
@@ -101,7 +109,8 @@ def test_quantizers_of_every_format(fmt: BlockFormat, device: str) -> None:
     def call(where: str) -> list[Tensor]:
         x, how = on(where, x_MK), arguments(fmt, where, transposed, size, bits, offset=5)
         values = ops.fake_quantize(x, *how)
-        return [*ops.quantize(x, *how), values, *ops.operand(x, *how, dtype, number % 4 == 0)]
+        operands = operand(x, *how, dtype=dtype, turned=number % 4 == 0)
+        return [*ops.quantize(x, *how), values, *operands]
 
     assert equal(device, call)
 
@@ -109,11 +118,11 @@ def test_quantizers_of_every_format(fmt: BlockFormat, device: str) -> None:
 CALLS: dict[str, Callable[[Tensor, str], Any]] = {
     "quantize": lambda x, d: ops.quantize(x, *arguments(f.NVFP4, d, True, 16, 8)),
     "fake_quantize": lambda x, d: [ops.fake_quantize(x, *arguments(f.MXFP4, d))],
-    "operand": lambda x, d: ops.operand(x, *arguments(f.NVFP4, d, True), torch.bfloat16, True),
+    "operand": lambda x, d: operand(x, *arguments(f.NVFP4, d, True)),
     "operand_pair": lambda x, d: pair(x, (f.NVFP4, f.NVFP4), d, True),
-    "amax": lambda x, d: [ops.amax(x, f.NVFP4.ints, True, 16, SIGNS)],
-    "cast": lambda x, d: [ops.cast(x, f.E4M3.ints, f.Ties.EVEN, f.Overflow.SPECIAL)],
-    "hadamard": lambda x, d: [ops.hadamard(x, 16, SIGNS, 0)],
+    "amax": lambda x, d: [ops.amax(x, arguments(f.NVFP4, d, True, 16)[0])],
+    "cast": lambda x, d: [ops.cast(x, f.E4M3.definition, f.Ties.EVEN, f.Overflow.SPECIAL)],
+    "hadamard": lambda x, d: [ops.hadamard(x, TRANSFORM.definition, 0)],
     "random_bits": lambda x, d: [ops.random_bits(STATE.to(d), 5, 33, 2, 8, None, 7)],
 }
 
@@ -140,8 +149,8 @@ def test_kernels_read_what_is_stored(
 
     def call(where: str) -> list[Tensor]:
         there = [part.to(where) for part in parts]
-        values = ops.dequantize(*there, fmt.ints, 71, torch.float64).to(torch.float32)
-        return [values, *ops.stored_operand(*there, fmt.ints, 71, torch.bfloat16)]
+        values = ops.dequantize(*there, fmt.definition, 71, torch.float64).to(torch.float32)
+        return [values, *ops.stored_operand(*there, fmt.definition, 71, torch.bfloat16)]
 
     assert equal(device, call)
     assert len(launches) >= 2
@@ -198,11 +207,11 @@ def test_casts_and_transforms_of_any_bits(dtype: torch.dtype, device: str) -> No
     def call(where: str) -> list[Tensor]:
         there = on(where, x)
         casts = [
-            ops.cast(there, element.ints, ties, f.Overflow.SPECIAL)
+            ops.cast(there, element.definition, ties, f.Overflow.SPECIAL)
             for element, ties in ((f.E2M1, f.Ties.EVEN), (f.BF16_ELEMENT, f.Ties.AWAY))
         ]
         cube = there.unflatten(1, (2, 24))
-        transforms = ops.hadamard(there, 16, SIGNS, 1), ops.hadamard(cube, 8, [], 2)
+        transforms = ops.hadamard(there, TRANSFORM.definition, 1), ops.hadamard(cube, "8", 2)
         return [*casts, *(y.to(DTYPES[0]) if dtype == torch.float64 else y for y in transforms)]
 
     assert equal(device, call)
@@ -222,7 +231,7 @@ def stored_sides(device: str, *formats: BlockFormat) -> list[Any]:
         x[:, ::16] = 6.0
         with backends.backend("reference"):
             stored = ops.quantize(x, *arguments(fmt, "cpu"))
-        arguments_of += [*(part.to(device) for part in stored), fmt.ints]
+        arguments_of += [*(part.to(device) for part in stored), fmt.definition]
     return arguments_of
 
 
@@ -280,8 +289,8 @@ def test_operators_pass_opcheck_under_triton(device: str) -> None:
     how = arguments(f.NVFP4, device, True, 16, 8)
     torch.library.opcheck(ops.quantize, (x, *how))
     torch.library.opcheck(ops.fake_quantize, (x, *how))
-    torch.library.opcheck(ops.operand, (x, *how, torch.bfloat16, True))
+    torch.library.opcheck(ops.operand, (x, how[0], torch.bfloat16, True, *how[1:]))
     stored = ops.quantize(x, *arguments(f.NVFP4, device))
-    torch.library.opcheck(ops.stored_operand, (*stored, f.NVFP4.ints, 64, torch.bfloat16))
+    torch.library.opcheck(ops.stored_operand, (*stored, f.NVFP4.definition, 64, torch.bfloat16))
     both = stored_sides(device, f.NVFP4, f.MXFP4)
     torch.library.opcheck(ops.stored_matmul, (*both, 96, torch.bfloat16))

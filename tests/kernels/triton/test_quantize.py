@@ -185,7 +185,7 @@ def test_ragged_edges(shape: tuple[int, int], fmt: BlockFormat, device: str) -> 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32, 64, 128])
 def test_every_hadamard_size(size: int, transposed: bool, device: str) -> None:
-    signs = tuple(formats.Hadamard(size, signs=5).vector)
+    signs = formats.Hadamard(size, signs=5).vector
     shape = (max(size, 16), 37)
     x = of_kind(matrices.ties_in_bf16, size, *shape)
     x_MK = x if transposed else x.t()
