@@ -2,8 +2,11 @@
 """Rounding to any element type, codes and their values, on tiles: `reference.py` in Triton.
 
 All arithmetic is float32 and integer. Where the reference divides by a grid spacing, a power of two
-from 2^-126 to 2^103, its reciprocal multiplies: both round the same real number. Results hold one
-NaN, 0x7FC00000.
+from 2^-126 to 2^103, its reciprocal multiplies: both round the same real number. What is written
+holds one NaN, 0x7FC00000.
+
+Integers and comparisons run at half the rate of additions and multiplications, and decide how fast
+a quantizer is; so sums and products do what they can.
 """
 
 from __future__ import annotations
@@ -28,10 +31,16 @@ AWAY = tl.constexpr(int(Ties.AWAY))
 
 
 @triton.jit
+def is_number(x: tl.tensor) -> tl.tensor:
+    """Whether x is not NaN."""
+    return x == x  # noqa: PLR0124
+
+
+@triton.jit
 def one_nan(x: tl.tensor) -> tl.tensor:
     """x, with every NaN the same."""
     bits = x.to(tl.int32, bitcast=True)
-    return tl.where((bits & MAGNITUDE) > INFINITY, NAN, bits).to(tl.float32, bitcast=True)
+    return tl.where(is_number(x), bits, NAN).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -41,22 +50,22 @@ def grid_exponent(magnitude: tl.tensor, element: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def bounded(magnitude: tl.tensor, element: tl.constexpr, saturate: tl.constexpr) -> tl.tensor:
-    """Bits of |x|, bounded so that the rounding stays in range; NaN stays NaN."""
-    LIMIT: tl.constexpr = element.max_bits if saturate else element.beyond_bits
-    return tl.where(magnitude > INFINITY, magnitude, tl.minimum(magnitude, LIMIT))
+def bounded(x: tl.tensor, element: tl.constexpr, saturate: tl.constexpr) -> tl.tensor:
+    """|x|, bounded so that the rounding stays in range; NaN stays NaN."""
+    LIMIT: tl.constexpr = element.largest if saturate else element.beyond
+    return tl.minimum(tl.abs(x), LIMIT, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def finished(
-    q: tl.tensor, bits: tl.tensor, element: tl.constexpr, saturate: tl.constexpr
+    q: tl.tensor, x: tl.tensor, element: tl.constexpr, saturate: tl.constexpr
 ) -> tl.tensor:
-    """Magnitudes q with the sign of x: what is beyond the largest becomes special, NaN the one."""
+    """Magnitudes q with the sign of x; what is beyond the largest becomes special."""
     out = q.to(tl.int32, bitcast=True)
     if not saturate:
         too_large = (out > element.max_bits) & (out <= INFINITY)
         out = tl.where(too_large, element.special_bits, out)
-    out = tl.where((out & MAGNITUDE) <= INFINITY, out | (bits & SIGN), NAN)
+    out = out | (x.to(tl.int32, bitcast=True) & SIGN)
     return out.to(tl.float32, bitcast=True)
 
 
@@ -64,18 +73,19 @@ def finished(
 def nearest(
     x: tl.tensor, element: tl.constexpr, ties: tl.constexpr, saturate: tl.constexpr
 ) -> tl.tensor:
-    """The nearest number of the element type, as float32 (`reference.round_nearest`)."""
+    """The nearest number of the element type, as float32 (`reference.round_nearest`).
+
+    NaN stays one of any bits, here and in `stochastic`: what is written makes it one.
+    """
     if element.mantissa_bits == 23:
-        q = one_nan(x)
+        q = x
     elif element.short_float32:
         q = _nearest_on_bits(x, element, ties, saturate)
     else:
-        bits = x.to(tl.int32, bitcast=True)
-        a_bits = bounded(bits & MAGNITUDE, element, saturate)
-        a = a_bits.to(tl.float32, bitcast=True)
-        exponent = grid_exponent(a_bits, element)
+        a = bounded(x, element, saturate)
+        exponent = grid_exponent(a.to(tl.int32, bitcast=True), element)
         if ties == EVEN:
-            big = (exponent + ((23 - element.mantissa_bits) << 23)).to(tl.float32, bitcast=True)
+            big = exponent.to(tl.float32, bitcast=True) * 2.0 ** (23 - element.mantissa_bits)
             q = (a + big) - big
         else:
             spacing = exponent - (element.mantissa_bits << 23)
@@ -84,8 +94,9 @@ def nearest(
             rest = steps - whole
             up = rest >= 0.5 if ties == AWAY else rest > 0.5
             q = (whole + up.to(tl.float32)) * spacing.to(tl.float32, bitcast=True)
-            q = tl.where(a_bits > INFINITY, a, q)
-        q = finished(q, bits, element, saturate)
+            # NaN has no whole part; it comes back here
+            q = q + (a - a)
+        q = finished(q, x, element, saturate)
     return q
 
 
@@ -93,22 +104,21 @@ def nearest(
 def _nearest_on_bits(
     x: tl.tensor, element: tl.constexpr, ties: tl.constexpr, saturate: tl.constexpr
 ) -> tl.tensor:
-    """Nearest for types whose codes are the leading bits of a float32."""
+    """Nearest for types whose codes are the leading bits of a float32; one NaN.
+
+    The sign's bit is never reached: infinity has no mantissa that a sum could carry out of.
+    """
     DROP: tl.constexpr = 23 - element.mantissa_bits
     BELOW_HALF: tl.constexpr = (1 << (DROP - 1)) - 1
     bits = x.to(tl.int32, bitcast=True)
-    magnitude = bits & MAGNITUDE
-    # a NaN's bits could run over into the sign
-    finite = tl.minimum(magnitude, INFINITY)
     if ties == EVEN:
-        rounded = finite + ((finite >> DROP) & 1) + BELOW_HALF
+        out = bits + ((bits >> DROP) & 1) + BELOW_HALF
     else:
-        rounded = finite + (BELOW_HALF + (1 if ties == AWAY else 0))
-    rounded = rounded & (-(1 << DROP))
+        out = bits + (BELOW_HALF + (1 if ties == AWAY else 0))
+    out = out & (-(1 << DROP))
     if saturate:
-        rounded = tl.minimum(rounded, element.max_bits)
-    out = tl.where(magnitude > INFINITY, NAN, rounded | (bits & SIGN))
-    return out.to(tl.float32, bitcast=True)
+        out = tl.minimum(out & MAGNITUDE, element.max_bits) | (bits & SIGN)
+    return tl.where(is_number(x), out, NAN).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -120,9 +130,9 @@ def stochastic(
     saturate: tl.constexpr,
 ) -> tl.tensor:
     """One of the two neighbours (`reference.round_stochastic`); `random` is int32 or uint32."""
-    bits = x.to(tl.int32, bitcast=True)
-    magnitude = bits & MAGNITUDE
     if element.short_float32:
+        bits = x.to(tl.int32, bitcast=True)
+        magnitude = bits & MAGNITUDE
         DROP: tl.constexpr = 23 - element.mantissa_bits
         dropped = (magnitude << (32 - DROP)).to(tl.uint32, bitcast=True)
         noise = random.to(tl.uint32) << (32 - noise_bits)
@@ -133,9 +143,9 @@ def stochastic(
             q = tl.minimum(q, element.max_bits)
         out = tl.where(magnitude > INFINITY, NAN, q | (bits & SIGN)).to(tl.float32, bitcast=True)
     else:
-        a_bits = bounded(magnitude, element, saturate)
-        a = a_bits.to(tl.float32, bitcast=True)
-        spacing = grid_exponent(a_bits, element) - (element.mantissa_bits << 23)
+        a = bounded(x, element, saturate)
+        exponent = grid_exponent(a.to(tl.int32, bitcast=True), element)
+        spacing = exponent - (element.mantissa_bits << 23)
         steps = a * ((254 << 23) - spacing).to(tl.float32, bitcast=True)
         if noise_bits == 8:
             whole = ((steps * 256.0).to(tl.int32) + random.to(tl.int32)) >> 8
@@ -143,11 +153,9 @@ def stochastic(
             whole = steps.to(tl.int32)
             fraction = ((steps - whole.to(tl.float32)) * 4294967296.0).to(tl.uint32)
             whole += (random.to(tl.uint32) + fraction < fraction).to(tl.int32)
+        # the largest number lies on the grid, so nothing goes beyond it
         q = whole.to(tl.float32) * spacing.to(tl.float32, bitcast=True)
-        if saturate:
-            q_bits = tl.minimum(q.to(tl.int32, bitcast=True), element.max_bits)
-            q = q_bits.to(tl.float32, bitcast=True)
-        out = finished(tl.where(a_bits > INFINITY, a, q), bits, element, saturate)
+        out = finished(q + (a - a), x, element, saturate)
     return out
 
 
@@ -163,18 +171,21 @@ def encode(q: tl.tensor, element: tl.constexpr) -> tl.tensor:
     else:
         if element.short_float32:
             code = magnitude >> (23 - element.mantissa_bits)
+        elif element.bias > 0:
+            # a code's fields are those of the value times 2^(bias - 127), also if subnormal
+            value = tl.abs(q) * 2.0 ** (element.bias - 127)
+            code = value.to(tl.int32, bitcast=True) >> (23 - element.mantissa_bits)
         else:
             exponent = grid_exponent(magnitude, element)
             reciprocal = (254 << 23) - (exponent - (element.mantissa_bits << 23))
-            finite = tl.where(magnitude < INFINITY, magnitude, 0).to(tl.float32, bitcast=True)
-            steps = (finite * reciprocal.to(tl.float32, bitcast=True)).to(tl.int32)
+            steps = (tl.abs(q) * reciprocal.to(tl.float32, bitcast=True)).to(tl.int32)
             binades = (exponent >> 23) - (127 + element.min_exponent)
             code = steps + (binades << element.mantissa_bits)
-        code = tl.where(magnitude == INFINITY, element.inf_code, code)
-        code = tl.where(magnitude > INFINITY, element.nan_code, code)
+        if element.has_inf:
+            code = tl.where(magnitude == INFINITY, element.inf_code, code)
         if element.sign_code != 0:
-            negative = (bits < 0) & (magnitude <= INFINITY)
-            code = code | tl.where(negative, element.sign_code, 0)
+            code = code | ((bits >> (32 - element.bits)) & element.sign_code)
+        code = tl.where(is_number(q), code, element.nan_code)
     return code
 
 
@@ -204,7 +215,7 @@ def decode(code: tl.tensor, element: tl.constexpr) -> tl.tensor:
         if element.has_inf:
             bits = tl.where(magnitude == element.inf_code, INFINITY, bits)
         if element.sign_code != 0:
-            bits = bits | tl.where((code & element.sign_code) != 0, SIGN, 0)
+            bits = bits | ((code << (32 - element.bits)) & SIGN)
         if element.nan_code != 0:
             LAST: tl.constexpr = element.inf_code if element.has_inf else element.max_code
             bits = tl.where(magnitude > LAST, NAN, bits)
@@ -250,8 +261,7 @@ def stored_as(x: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
         kind: tl.constexpr = FP16.value
         code = encode(nearest(x, kind, EVEN, False), kind)
         # torch's NaN, which is not the one with all bits set
-        out = tl.where((x.to(tl.int32, bitcast=True) & MAGNITUDE) > INFINITY, 0x7E00, code)
-        out = out.to(tl.int16)
+        out = tl.where(is_number(x), code, 0x7E00).to(tl.int16)
     return out
 
 
@@ -269,7 +279,8 @@ def round_nearest_kernel(
     """Elementwise, to float32."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = to_float32(tl.load(x_ptr + at, mask=at < count, other=0), dtype)
-    tl.store(out_ptr + at, nearest(x, element, ties, saturate), mask=at < count)
+    q = one_nan(nearest(x, element, ties, saturate))
+    tl.store(out_ptr + at, q, mask=at < count)
 
 
 def takes(x: Tensor) -> bool:

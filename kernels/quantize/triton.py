@@ -159,10 +159,10 @@ def prepared(
 def _amax(x_MK: Tensor, how: How, tile: tuple[int, int], *, by_row: bool) -> Tensor:
     rows, columns = x_MK.shape
     amax = torch.zeros(rows if by_row else 1, dtype=torch.float32, device=x_MK.device)
-    repeat = 1 if how.hadamard else min(4, triton.cdiv(rows, tile[0]))
+    repeat = 1 if how.hadamard else min(4, triton.cdiv(columns, tile[1]))
     launch(
         amax_kernel,
-        triton.cdiv(rows, tile[0] * repeat) * triton.cdiv(columns, tile[1]),
+        triton.cdiv(rows, tile[0]) * triton.cdiv(columns, tile[1] * repeat),
         (as_integers(x_MK), amax.view(torch.int32), rows, columns, *x_MK.stride()),
         warps=warps(tile),
         how=amax_how(how),

@@ -15,26 +15,26 @@ import triton.language as tl
 from torch import Tensor
 
 from fp4lab.formats import Level, Selection
-from fp4lab.kernels.hadamard.triton import add_term, join_columns, split_columns
-from fp4lab.kernels.minifloat.triton import (
-    INFINITY,
-    MAGNITUDE,
-    NAN,
-    encode,
-    rounded_to,
-    stored_as,
-    to_float32,
-)
-from fp4lab.kernels.philox.triton import NoiseArguments, noise_tile, word_tile
+from fp4lab.kernels.minifloat.triton import INFINITY, NAN, encode, stored_as
+from fp4lab.kernels.philox.triton import NoiseArguments
 from fp4lab.kernels.quantize.reference import Quantization
 from fp4lab.kernels.quantize.triton_kernels import CODES, DEQUANTIZED
 from fp4lab.kernels.quantize.triton_scales import block_scales, scale_codes
 from fp4lab.kernels.quantize.triton_tiles import NO_LEVEL, ROW, rounded
+from fp4lab.kernels.quantize.triton_vectors import (
+    hadamard_sums,
+    largest_bits,
+    load_rows,
+    noise_rows,
+    transformed,
+    write_codes,
+    write_values,
+)
 from fp4lab.kernels.triton.constants import How, Plan
 from fp4lab.kernels.triton.launch import as_integers, launch, plain
 
-#: stored columns of a program
-WIDTH = 512
+#: stored columns of a program, two of a thread, whose 32 or 64 numbers then fit its registers
+WIDTH = 256
 #: blocks of a program: their codes fill the 32 bytes that memory moves at least
 REPEAT = 4
 
@@ -53,53 +53,10 @@ def takes(asked: Quantization) -> bool:
 
 
 @triton.jit
-def load_rows(
-    x_ptr: tl.tensor,
-    first_row: tl.tensor,
-    column: tl.tensor,
-    inside: tl.tensor,
-    row_stride: tl.tensor,
-    column_stride: tl.tensor,
-    how: tl.constexpr,
-    ROWS: tl.constexpr,
-) -> tl.tensor:
-    """Rows of the (transformed) matrix as a tuple of float32 vectors, 0 outside."""
-    SIZE: tl.constexpr = how.hadamard
-    rows = ()
-    for k in tl.static_range(ROWS):
-        at = x_ptr + (first_row + k) * row_stride + column * column_stride
-        raw = tl.load(at, mask=inside, other=0)
-        rows = rows + (to_float32(raw, how.dtype),)
-    if SIZE > 1:
-        scale: tl.constexpr = SIZE**-0.5
-        transformed = ()
-        for group in tl.static_range(ROWS // SIZE):
-            # what the sums start with decides the sign of a sum of zeros
-            first = rows[group * SIZE]
-            sums = (0.0 - first if how.signs & 1 else 0.0 + first,)
-            for k in tl.static_range(1, SIZE):
-                if k & (k - 1) == 0:
-                    sums = sums + sums
-                sums = add_term(sums, rows[group * SIZE + k], k, how.signs)
-            for j in tl.static_range(SIZE):
-                transformed = transformed + (rounded_to(sums[j] * scale, how.dtype),)
-        rows = transformed
-    return rows
-
-
-@triton.jit
-def largest_bits(rows: tl.tensor, ROWS: tl.constexpr) -> tl.tensor:
-    """Bits of the largest magnitude of every column; those of NaN are larger than infinity's."""
-    most = rows[0].to(tl.int32, bitcast=True) & MAGNITUDE
-    for k in tl.static_range(1, ROWS):
-        most = tl.maximum(most, rows[k].to(tl.int32, bitcast=True) & MAGNITUDE)
-    return most
-
-
-@triton.jit
 def columns_amax_kernel(
     x_ptr: tl.tensor,
     amax_ptr: tl.tensor,
+    plain_ptr: tl.tensor,
     num_rows: tl.tensor,
     num_columns: tl.tensor,
     row_stride: tl.tensor,
@@ -110,73 +67,33 @@ def columns_amax_kernel(
     WIDTH: tl.constexpr,
     REPEAT: tl.constexpr,
 ) -> None:
-    """Largest magnitude of the transformed matrix, or of its columns, as bits into zeros."""
+    """Largest magnitude of the transformed matrix, or of its columns, as bits into zeros.
+
+    And that of the matrix as it is, where there is a place for it.
+    """
     across = tl.cdiv(num_columns, WIDTH)
     pid = tl.program_id(0).to(tl.int64)
     column = (pid % across) * WIDTH + tl.arange(0, WIDTH)
     first = (pid // across) * (REPEAT * BLOCK)
     most = tl.zeros((WIDTH,), tl.int32)
+    plain = tl.zeros((WIDTH,), tl.int32)
     for repeat in range(REPEAT):
         row = first + repeat * BLOCK
         inside = column < tl.where(row < num_rows, num_columns, 0)
         rows = load_rows(x_ptr, row, column, inside, row_stride, column_stride, how, BLOCK)
-        most = tl.maximum(most, largest_bits(rows, BLOCK))
+        if plain_ptr is not None:
+            plain = tl.maximum(plain, largest_bits(rows, BLOCK))
+        most = tl.maximum(most, largest_bits(hadamard_sums(rows, how, BLOCK), BLOCK))
+    # scaling and rounding keep an order, so those of the largest sum are enough
+    most = transformed(most.to(tl.float32, bitcast=True), how).to(tl.int32, bitcast=True)
     most = tl.where(most > INFINITY, NAN, most)
     if by_column:
         tl.atomic_max(amax_ptr + column, most, mask=column < num_columns)
     else:
         tl.atomic_max(amax_ptr, tl.max(most, axis=0))
-
-
-@triton.jit
-def noise_rows(
-    state_ptr: tl.tensor,
-    row_ids_ptr: tl.tensor,
-    first_row: tl.tensor,
-    first_column: tl.tensor,
-    num_rows: tl.tensor,
-    salt_low: tl.tensor,
-    salt_high: tl.tensor,
-    how: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> tl.tensor:
-    """Noise of the rows, a tuple of vectors; `first_column` is a global number."""
-    if how.noise_bits == 8 and how.aligned:
-        # four bytes change threads as one word
-        word = word_tile(
-            state_ptr,
-            row_ids_ptr,
-            first_row,
-            first_column,
-            num_rows,
-            salt_low,
-            salt_high,
-            8,
-            ROWS,
-            WIDTH,
-        )
-        words = split_columns(tl.trans(word), WIDTH // 4, ROWS)
-        shift = (tl.arange(0, 4) * 8).to(tl.uint32)[None, :]
-        rows = ()
-        for k in tl.static_range(ROWS):
-            rows = rows + (tl.reshape((words[k][:, None] >> shift) & 0xFF, (WIDTH,)),)
-    else:
-        noise = noise_tile(
-            state_ptr,
-            row_ids_ptr,
-            first_row,
-            first_column,
-            num_rows,
-            salt_low,
-            salt_high,
-            how.noise_bits,
-            how.aligned,
-            ROWS,
-            WIDTH,
-        )
-        rows = split_columns(tl.trans(noise), WIDTH, ROWS)
-    return rows
+    if plain_ptr is not None:
+        plain = tl.where(plain > INFINITY, NAN, plain)
+        tl.atomic_max(plain_ptr, tl.max(plain, axis=0))
 
 
 @triton.jit(do_not_specialize=["column_offset", "salt_low", "salt_high"])
@@ -202,122 +119,130 @@ def columns_kernel(
     REPEAT: tl.constexpr,
 ) -> None:
     """One operand: blocks of BLOCK stored rows, WIDTH columns of them, REPEAT after another."""
-    element: tl.constexpr = plan.element
-    kind: tl.constexpr = plan.scale
     # neighbouring programs write neighbouring parts of the transpose's rows
     down = tl.cdiv(num_rows, BLOCK * REPEAT)
     pid = tl.program_id(0).to(tl.int64)
-    first_column = (pid // down) * WIDTH
+    for repeat in range(REPEAT):
+        write_blocks(
+            x_ptr,
+            (pid % down) * (BLOCK * REPEAT) + repeat * BLOCK,
+            (pid // down) * WIDTH,
+            num_rows,
+            num_columns,
+            row_stride,
+            column_stride,
+            out_ptr,
+            scales_ptr,
+            amax_ptr,
+            state_ptr,
+            row_ids_ptr,
+            column_offset,
+            salt_low,
+            salt_high,
+            plan,
+            how,
+            turned,
+            BLOCK,
+            WIDTH,
+        )
+
+
+@triton.jit
+def write_blocks(
+    x_ptr: tl.tensor,
+    row: tl.tensor,
+    first_column: tl.tensor,
+    num_rows: tl.tensor,
+    num_columns: tl.tensor,
+    row_stride: tl.tensor,
+    column_stride: tl.tensor,
+    out_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
+    amax_ptr: tl.tensor,
+    state_ptr: tl.tensor,
+    row_ids_ptr: tl.tensor,
+    column_offset: tl.tensor,
+    salt_low: tl.tensor,
+    salt_high: tl.tensor,
+    plan: tl.constexpr,
+    how: tl.constexpr,
+    turned: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:
+    """Load, transform, quantize and write WIDTH blocks side by side, and their scales."""
+    element: tl.constexpr = plan.element
+    kind: tl.constexpr = plan.scale
     column = first_column + tl.arange(0, WIDTH)
+    inside = column < tl.where(row < num_rows, num_columns, 0)
     outer = tl.full((1,), 1.0, tl.float32)
     if plan.level == ROW:
         outer = tl.load(amax_ptr + column, mask=column < num_columns, other=1.0)
     elif plan.level != NO_LEVEL:
         outer = tl.load(amax_ptr + tl.zeros((1,), tl.int32))
-    first = (pid % down) * (BLOCK * REPEAT)
-    for repeat in range(REPEAT):
-        row = first + repeat * BLOCK
-        inside = column < tl.where(row < num_rows, num_columns, 0)
-        x = load_rows(x_ptr, row, column, inside, row_stride, column_stride, how, BLOCK)
-        block_amax = largest_bits(x, BLOCK).to(tl.float32, bitcast=True)
-        scale, multiplier = block_scales(block_amax, outer, plan, 1.0)
-        random = ()
-        if how.noise_bits > 0:
-            random = noise_rows(
-                state_ptr,
-                row_ids_ptr,
-                row,
-                first_column + column_offset,
-                num_rows,
-                salt_low,
-                salt_high,
-                how,
-                BLOCK,
-                WIDTH,
-            )
-        factor = scale
-        if how.result == DEQUANTIZED and plan.level != NO_LEVEL:
-            factor = (scale * outer) * plan.inverse_factor
-        made = ()
-        for k in tl.static_range(BLOCK):
-            v = x[k] * multiplier
-            if not plan.keep_negative_zero:
-                v = tl.where(v == 0.0, 0.0, v)
-            q = rounded(v, random[k] if how.noise_bits > 0 else 0, plan, how.noise_bits)
-            if how.result == CODES:
-                made = made + (encode(q, element),)
-            else:
-                made = made + (stored_as(q * factor, how.out_dtype),)
+    rows = load_rows(x_ptr, row, column, inside, row_stride, column_stride, how, BLOCK)
+    sums = hadamard_sums(rows, how, BLOCK)
+    most = largest_bits(sums, BLOCK).to(tl.float32, bitcast=True)
+    block_amax = transformed(most, how)
+    scale, multiplier = block_scales(block_amax, outer, plan, 1.0)
+    random = ()
+    if how.noise_bits > 0:
+        random = noise_rows(
+            state_ptr,
+            row_ids_ptr,
+            row,
+            first_column + column_offset,
+            num_rows,
+            salt_low,
+            salt_high,
+            how,
+            BLOCK,
+            WIDTH,
+        )
+    factor = scale
+    if how.result == DEQUANTIZED and plan.level != NO_LEVEL:
+        factor = (scale * outer) * plan.inverse_factor
+    made = ()
+    for k in tl.static_range(BLOCK):
+        v = transformed(sums[k], how) * multiplier
+        if not plan.keep_negative_zero:
+            v = v + 0.0
+        q = rounded(v, random[k] if how.noise_bits > 0 else 0, plan, how.noise_bits)
         if how.result == CODES:
-            kept = scale_codes(scale, kind).to(scales_ptr.dtype.element_ty)
-            at = scales_ptr + column * (num_rows // BLOCK) + row // BLOCK
-            tl.store(at, kept, mask=inside)
-            write_codes(made, out_ptr, column, row, inside, num_rows, plan, BLOCK, WIDTH)
+            made = made + (encode(q, element),)
         else:
-            write_values(
-                made, out_ptr, column, row, inside, num_rows, num_columns, turned, BLOCK, WIDTH
-            )
-
-
-@triton.jit
-def write_values(
-    made: tl.tensor,
-    out_ptr: tl.tensor,
-    column: tl.tensor,
-    row: tl.tensor,
-    inside: tl.tensor,
-    num_rows: tl.tensor,
-    num_columns: tl.tensor,
-    turned: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> None:
-    """The rows of a block as the matrix is stored, or as parts of the transpose's rows."""
-    if turned:
-        at = out_ptr + column[:, None] * num_rows + (row + tl.arange(0, BLOCK)[None, :])
-        tl.store(at, join_columns(made, WIDTH, BLOCK), mask=inside[:, None])
+            made = made + (stored_as(q * factor, how.out_dtype),)
+    if how.result == CODES:
+        kept = scale_codes(scale, kind).to(scales_ptr.dtype.element_ty)
+        at = scales_ptr + column * (num_rows // BLOCK) + row // BLOCK
+        tl.store(at, kept, mask=inside)
+        write_codes(made, out_ptr, column, row, inside, num_rows, plan, BLOCK, WIDTH)
     else:
-        for k in tl.static_range(BLOCK):
-            tl.store(out_ptr + (row + k) * num_columns + column, made[k], mask=inside)
+        write_values(
+            made, out_ptr, column, row, inside, num_rows, num_columns, turned, BLOCK, WIDTH
+        )
 
 
-@triton.jit
-def write_codes(
-    codes: tl.tensor,
-    words_ptr: tl.tensor,
-    column: tl.tensor,
-    row: tl.tensor,
-    inside: tl.tensor,
-    num_rows: tl.tensor,
-    plan: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> None:
-    """The codes of a block, which follow one another in memory, as words of 32 bits."""
-    BITS: tl.constexpr = 4 if plan.packed else 8
-    EACH: tl.constexpr = 32 // BITS
-    WORDS: tl.constexpr = BLOCK // EACH
-    words = ()
-    for n in tl.static_range(WORDS):
-        word = codes[n * EACH]
-        for k in tl.static_range(1, EACH):
-            word = word | (codes[n * EACH + k] << (k * BITS))
-        words = words + (word,)
-    at = words_ptr + column[:, None] * (num_rows // EACH)
-    at = at + (row // EACH + tl.arange(0, WORDS)[None, :])
-    tl.store(at, join_columns(words, WIDTH, WORDS), mask=inside[:, None])
+def amax(asked: Quantization, how: How, plain_amax: Tensor | None = None) -> Tensor:
+    """The second-level amax of the operand: `[1]`, or `[M]` for each of its rows.
 
-
-def amax(asked: Quantization, how: How) -> Tensor:
-    """The second-level amax of the operand: `[1]`, or `[M]` for each of its rows."""
+    The amax of the matrix without the transform goes into `plain_amax`, which holds a zero.
+    """
     x, by_column = plain(asked.x_MK), asked.format.level == Level.ROW
     rows, columns = x.shape
-    block, width, repeat = _extents(asked)
+    block, width, repeat = extents(asked)
     amax = torch.zeros(columns if by_column else 1, dtype=torch.float32, device=x.device)
     launch(
         columns_amax_kernel,
         triton.cdiv(rows, block * repeat) * triton.cdiv(columns, width),
-        (as_integers(x), amax.view(torch.int32), rows, columns, *x.stride()),
+        (
+            as_integers(x),
+            amax.view(torch.int32),
+            None if plain_amax is None else plain_amax.view(torch.int32),
+            rows,
+            columns,
+            *x.stride(),
+        ),
         how=how,
         by_column=by_column,
         BLOCK=block,
@@ -327,7 +252,7 @@ def amax(asked: Quantization, how: How) -> Tensor:
     return amax
 
 
-def _extents(asked: Quantization) -> tuple[int, int, int]:
+def extents(asked: Quantization) -> tuple[int, int, int]:
     """Rows of a block, columns and blocks of a program."""
     assert asked.format.block is not None
     block = asked.format.block[1]
@@ -349,7 +274,7 @@ def run(
     """
     x = plain(asked.x_MK)
     out, scales, amax = tensors
-    block, width, repeat = _extents(asked)
+    block, width, repeat = extents(asked)
     launch(
         columns_kernel,
         triton.cdiv(x.shape[0], block * repeat) * triton.cdiv(x.shape[1], width),
@@ -365,8 +290,7 @@ def run(
             noise.column_offset,
             *noise.salts,
         ),
-        # two columns of a thread, whose 32 or 64 numbers and sums then fit its registers
-        warps=8,
+        warps=width // 64,
         plan=plan,
         how=how,
         turned=turned,

@@ -60,16 +60,15 @@ def amax_kernel(
     COLUMNS: tl.constexpr,
 ) -> None:
     """Largest magnitude of the (transformed) operand, or of its rows, as bits into zeros."""
-    across = tl.cdiv(num_columns, COLUMNS)
+    across = tl.cdiv(num_columns, COLUMNS * REPEAT)
     pid = tl.program_id(0).to(tl.int64)
-    first_column = (pid % across) * COLUMNS
-    most = tl.zeros((ROWS,), tl.int32)
+    first_row = (pid // across) * ROWS
+    most = tl.zeros((ROWS, COLUMNS), tl.int32)
     for repeat in tl.static_range(REPEAT):
-        first_row = ((pid // across) * REPEAT + repeat) * ROWS
         x = load_tile(
             x_ptr,
             first_row,
-            first_column,
+            ((pid % across) * REPEAT + repeat) * COLUMNS,
             num_rows,
             num_columns,
             row_stride,
@@ -80,15 +79,14 @@ def amax_kernel(
         )
         if how.hadamard > 0:
             x = hadamard_tile(x, how.hadamard, how.signs, how.dtype, ROWS, COLUMNS)
-        magnitude = tl.max(x.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1)
-        if by_row:
-            row = first_row + tl.arange(0, ROWS)
-            magnitude = tl.where(magnitude > INFINITY, NAN, magnitude)
-            tl.atomic_max(amax_ptr + row, magnitude, mask=row < num_rows)
-        else:
-            most = tl.maximum(most, magnitude)
-    if not by_row:
-        largest = tl.max(most, axis=0)
+        most = tl.maximum(most, x.to(tl.int32, bitcast=True) & MAGNITUDE)
+    largest = tl.max(most, axis=1)
+    if by_row:
+        row = first_row + tl.arange(0, ROWS)
+        largest = tl.where(largest > INFINITY, NAN, largest)
+        tl.atomic_max(amax_ptr + row, largest, mask=row < num_rows)
+    else:
+        largest = tl.max(largest, axis=0)
         tl.atomic_max(amax_ptr, tl.where(largest > INFINITY, NAN, largest))
 
 
@@ -143,7 +141,7 @@ def write_tile(
     if plan.scale is None:
         values = rounded(x, random, plan, how.noise_bits)
     else:
-        block_amax = tile_block_amax(x, block_amax_ptr, first_row, num_rows, plan, A, B)
+        block_amax = tile_block_amax(x, block_amax_ptr, first_row, num_rows, plan, how, A, B)
         outer = outer_tile(amax_ptr, first_row, num_rows, plan, A)
         values, scale = scaled_and_rounded(x, random, block_amax, outer, plan, how, A, B)
         if how.result == CODES or (how.result == OPERAND and plan.late_scale):
@@ -225,9 +223,11 @@ def packed_codes(
         packed = stochastic_quads(values, tl.reshape(random, (ROWS, COLUMNS)), ROWS, COLUMNS)
     else:
         element: tl.constexpr = plan.element
-        column = first_column + tl.arange(0, COLUMNS)[None, :]
-        # what pads a last odd column is 0, whatever its block's scale made of it
-        code = tl.where(column < num_columns, encode(values, element), 0)
+        code = encode(values, element)
+        if element.nan_code != 0:
+            # what pads a last odd column is 0, also where its block's scale is NaN
+            column = first_column + tl.arange(0, COLUMNS)[None, :]
+            code = tl.where(column < num_columns, code, 0)
         low, high = tl.split(tl.reshape(code, (ROWS, COLUMNS // 2, 2)))
         packed = (low | (high << 4)).to(tl.uint8)
     return packed
@@ -240,12 +240,13 @@ def tile_block_amax(
     first_row: tl.tensor,
     num_rows: tl.tensor,
     plan: tl.constexpr,
+    how: tl.constexpr,
     A: tl.constexpr,
     B: tl.constexpr,
 ) -> tl.tensor:
     """Largest magnitudes of the blocks of a tile, read where blocks are larger than it."""
     if plan.whole == 0:
-        amax = amax_of_blocks(x, A, plan.block_rows, B, plan.block_columns)
+        amax = amax_of_blocks(x, how.transposed, A, plan.block_rows, B, plan.block_columns)
     elif plan.whole == 1:
         amax = tl.load(block_amax_ptr + tl.zeros((1, 1), tl.int32))
     else:

@@ -15,7 +15,7 @@ from fp4lab.kernels.quantize.reference import block_sides
 from fp4lab.kernels.quantize.triton_kernels import Result
 from fp4lab.kernels.quantize.triton_scales import scale_values
 from fp4lab.kernels.quantize.triton_tiles import NO_LEVEL, ROW
-from fp4lab.kernels.triton.constants import DTYPES, Plan
+from fp4lab.kernels.triton.constants import DTYPES, Element, Plan
 from fp4lab.kernels.triton.launch import as_integers, launch, readable
 
 DEQUANTIZED = tl.constexpr(int(Result.DEQUANTIZED))
@@ -133,6 +133,20 @@ def load_codes(
     return codes
 
 
+@triton.jit
+def scales_kernel(
+    scales_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    count: tl.tensor,
+    scale: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Codes of scales to float32."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    codes = tl.load(scales_ptr + at, mask=at < count, other=0)
+    tl.store(out_ptr + at, scale_values(codes, scale), mask=at < count)
+
+
 def _run(
     codes: Tensor,
     scales: Tensor,
@@ -216,14 +230,13 @@ def _plain_scales(scales: Tensor, fmt: BlockFormat) -> Tensor:
     """Scales as numbers, where the epilogue is made of them."""
     if not fmt.whole_rows or fmt.scale is None or fmt.scale.mantissa_bits == 23:
         return scales
-    # a matrix of codes of the scale type is one of a format without scales
-    cast = BlockFormat(name="", element=fmt.scale)
-    return _run(
-        scales,
-        scales.new_empty(0),
-        scales.new_empty(0),
-        cast,
-        scales.shape[1],
-        torch.float32,
-        Result.OPERAND,
-    )
+    values = torch.empty(scales.shape, dtype=torch.float32, device=scales.device)
+    if scales.numel():
+        launch(
+            scales_kernel,
+            triton.cdiv(scales.numel(), 1024),
+            (scales.contiguous(), values, scales.numel()),
+            scale=Element.of(fmt.scale),
+            BLOCK=1024,
+        )
+    return values

@@ -94,16 +94,23 @@ def operand_noise(
 
 @triton.jit
 def amax_of_blocks(
-    x: tl.tensor, A: tl.constexpr, r: tl.constexpr, B: tl.constexpr, c: tl.constexpr
+    x: tl.tensor,
+    transposed: tl.constexpr,
+    A: tl.constexpr,
+    r: tl.constexpr,
+    B: tl.constexpr,
+    c: tl.constexpr,
 ) -> tl.tensor:
     """The largest magnitude of every block, `[A, B]`; NaN where there is one.
 
-    Taken on bits: those of NaN are larger than infinity's, and no comparison meets a float.
+    Taken on bits: those of NaN are larger than infinity's, and no comparison meets a float. First
+    along what is stored as a row, of which a thread has several neighbours.
     """
-    magnitude = x.to(tl.int32, bitcast=True) & MAGNITUDE
-    most = tl.max(tl.reshape(magnitude, (A * r, B, c)), axis=2)
-    if r > 1:
-        most = tl.max(tl.reshape(most, (A, r, B)), axis=1)
+    most = tl.reshape(x.to(tl.int32, bitcast=True) & MAGNITUDE, (A, r, B, c))
+    if transposed:
+        most = tl.max(tl.max(most, axis=1), axis=2)
+    else:
+        most = tl.max(tl.max(most, axis=3), axis=1)
     return most.to(tl.float32, bitcast=True)
 
 
@@ -130,9 +137,8 @@ def outer_tile(
 def scaled(x: tl.tensor, multiplier: tl.tensor, plan: tl.constexpr) -> tl.tensor:
     """Elements `[A, r, B, c]` times multipliers `[A, B]`."""
     v = x * multiplier[:, None, :, None]
-    if not plan.keep_negative_zero:
-        v = tl.where(v == 0.0, 0.0, v)
-    return v
+    # -0 + 0 is 0
+    return v if plan.keep_negative_zero else v + 0.0
 
 
 @triton.jit
@@ -196,7 +202,6 @@ def _error(
     total = tl.reshape(total, (A, r, B))
     for halving in tl.static_range(7):
         if r >> (halving + 1) > 0:
-            halves = tl.permute(tl.reshape(total, (A, 2, r >> (halving + 1), B)), (0, 2, 3, 1))
-            upper, lower = tl.split(halves)
-            total = upper + lower
+            # two terms, which have one order only
+            total = tl.sum(tl.reshape(total, (A, 2, r >> (halving + 1), B)), axis=1)
     return tl.reshape(total, (A, B))

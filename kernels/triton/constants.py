@@ -44,16 +44,17 @@ class Constant:
 
 @dataclass(frozen=True, repr=False)
 class Element(Constant):
-    """An `ElementType`; floats that bound magnitudes are given by their bits."""
+    """An `ElementType`."""
 
     bits: int
     mantissa_bits: int
     min_exponent: int
     max_exponent: int
     bias: int
-    #: the largest number, and the bound of magnitudes that overflow to a special value
+    #: the largest number, its bits, and the bound of magnitudes that overflow to a special value
+    largest: float
     max_bits: int
-    beyond_bits: int
+    beyond: float
     #: what a magnitude beyond the largest becomes where it does not saturate
     special_bits: int
     max_code: int
@@ -76,8 +77,9 @@ class Element(Constant):
             min_exponent=element.min_exponent,
             max_exponent=element.max_exponent,
             bias=element.bias,
+            largest=float32(element.max_value),
             max_bits=_bits(element.max_value),
-            beyond_bits=_bits(min(2.0 ** (element.max_exponent + 1), FLOAT_MAX)),
+            beyond=min(2.0 ** (element.max_exponent + 1), FLOAT_MAX),
             special_bits=special.get(element.specials, _INFINITY),
             max_code=element.max_code,
             inf_code=nan_code if element.inf_code is None else element.inf_code,

@@ -103,6 +103,13 @@ def pair() -> Any:
     return triton_pair.operand_pair(straight, turned, torch.bfloat16, True)
 
 
+def pair_of_tiles() -> Any:
+    straight = asked(f.NVFP4_16X16, x_MK=x(torch.bfloat16))
+    return triton_pair.operand_pair(
+        straight, straight._replace(transposed=True), torch.bfloat16, True
+    )
+
+
 def codes(fmt: f.BlockFormat, rows: int = N, groups: tuple[int, ...] = ()) -> matmul.Factor:
     assert fmt.block is not None
     values = torch.empty(*groups, rows, N // 2, dtype=torch.uint8)
@@ -154,13 +161,14 @@ CASES: dict[str, tuple[Call, tuple[int, ...]]] = {
     ),
     "quantize 16x16": (lambda: dequantized(asked(f.NVFP4_16X16, x_MK=HALF)), EVERY),
     "quantize pair": (pair, EVERY),
+    "quantize pair of tiles": (pair_of_tiles, (90,)),
     "quantize 32 bits": (lambda: quantize.operand(asked(f.NVFP4_ROWWISE, 32)), (90,)),
     "quantize mx": (lambda: quantize.codes_and_scales(asked(f.MXFP8_E4M3)), (90, 120)),
     "quantize tensor": (lambda: quantize.operand(asked(f.FP8_TENSOR_E4M3)), (90,)),
     "quantize 128x128": (lambda: dequantized(asked(f.FP8_128X128_E4M3)), (90, 100)),
     "quantize 4over6": (lambda: dequantized(asked(MSE)), (90, 100)),
     "quantize 4over6 16x16": (lambda: dequantized(asked(f.NVFP4_4OVER6_16X16)), (100,)),
-    "quantize hadamard 32": (lambda: dequantized(columns(f.MXFP4, 0, 32)), (90, 100)),
+    "quantize hadamard 32": (lambda: quantize.codes_and_scales(columns(f.MXFP4, 0, 32)), (100,)),
     "quantize native": (
         lambda: quantize.codes_and_scales(asked(f.NVFP4), native=True),
         (100, 120),

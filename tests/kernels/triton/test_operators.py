@@ -21,6 +21,11 @@ from tests.kernels.triton.operators import generator, launch, on
 
 #: what C and torch in groups take, and Triton does not
 WIDE_BLOCK = f.NVFP4.replace(name="wide_block", block=(1, 24))
+#: one scale of rows or of all, of types without a sign
+WHOLE_ROWS = f.MXFP4.replace(name="e8m0_rows", block=(1, f.WHOLE))
+WHOLE_TENSOR = f.NVFP4_ONE_LEVEL.replace(
+    name="ue4m3_tensor", block=(f.WHOLE, f.WHOLE), scale=f.UE4M3
+)
 TRANSFORM = f.Hadamard(16, f.NVFP4_SIGNS)
 Call = Callable[[str], Any]
 
@@ -131,7 +136,11 @@ def test_kernels_compute_what_they_take(
     assert {where.type for where in launches} == {device}
 
 
-@pytest.mark.parametrize("fmt", [f.NVFP4_ROWWISE, f.FP8_ROW_E4M3, f.BF16], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt",
+    [f.NVFP4_ROWWISE, f.FP8_ROW_E4M3, f.BF16, WHOLE_ROWS, WHOLE_TENSOR],
+    ids=lambda fmt: fmt.name,
+)
 def test_kernels_read_what_is_stored(
     fmt: BlockFormat, device: str, launches: list[torch.device]
 ) -> None:
@@ -156,7 +165,7 @@ def test_kernels_read_what_is_stored(
 def test_both_operands_from_one_call(
     both: tuple[BlockFormat, BlockFormat], turned: bool, device: str
 ) -> None:
-    x_MK = some_special(generator(3), 96, 80).to(torch.bfloat16)
+    x_MK = some_special(generator(3), 64, 80).to(torch.bfloat16)
     amax = torch.tensor([3.0]) if both[0] is f.NVFP4 and turned else None
     assert equal(device, lambda where: pair(on(where, x_MK), both, where, turned, amax))
 
@@ -228,8 +237,14 @@ def stored_sides(device: str, *formats: BlockFormat) -> list[Any]:
 
 @pytest.mark.parametrize(
     "formats",
-    [(f.NVFP4, f.NVFP4_16X16), (f.MXFP4, f.MXFP8_E4M3), (f.FP8_ROW_E4M3, f.NVFP4_ROWWISE)],
-    ids=lambda both: both[0].name,
+    [
+        (f.NVFP4, f.NVFP4_16X16),
+        (f.MXFP4, f.MXFP8_E4M3),
+        (f.FP8_ROW_E4M3, f.NVFP4_ROWWISE),
+        (WHOLE_ROWS, WHOLE_TENSOR),
+        (f.MXFP4, WHOLE_ROWS),
+    ],
+    ids=lambda both: f"{both[0].name}-{both[1].name}",
 )
 def test_products_of_stored_codes(
     formats: tuple[BlockFormat, BlockFormat],

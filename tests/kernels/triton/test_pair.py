@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
 from fp4lab import formats
-from fp4lab.formats import BlockFormat
+from fp4lab.errors import InputError
+from fp4lab.formats import BlockFormat, ElementType
 from tests.kernels import matrices
 from tests.kernels.triton.operators import (
     Quantization,
@@ -17,11 +20,12 @@ from tests.kernels.triton.operators import (
     quantize,
     reference,
     same_bits,
+    triton_columns,
     triton_pair,
     triton_stored,
 )
 
-pytestmark = pytest.mark.usefixtures("by_tiles")
+SCALES = list(formats.ELEMENTS.values())
 FORMATS = [
     formats.NVFP4,
     formats.NVFP4_ROWWISE,
@@ -37,9 +41,17 @@ def by_reference(asked: Quantization, dtype: torch.dtype) -> tuple[torch.Tensor,
     return canonical(values.to(dtype)), epilogue
 
 
+@pytest.fixture
+def small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small matrices have several where columns are read row by row."""
+    monkeypatch.setattr(triton_columns, "WIDTH", 64)
+    monkeypatch.setattr(triton_columns, "REPEAT", 2)
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("row_major", [False, True])
+@pytest.mark.usefixtures("by_tiles")
 def test_both_operands_of_a_gemm(
     fmt: BlockFormat, dtype: torch.dtype, row_major: bool, device: str
 ) -> None:
@@ -55,7 +67,52 @@ def test_both_operands_of_a_gemm(
         assert all(map(same_bits, results, by_reference(asked, dtype)))
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "size", "shape"),
+    [
+        (formats.NVFP4, formats.NVFP4, 16, (32, 40)),
+        (formats.NVFP4_16X16, formats.NVFP4, 1, (48, 40)),
+        (formats.NVFP4_ROWWISE, formats.NVFP4_ROWWISE, 16, (16, 70)),
+        (formats.MXFP8_E5M2, formats.MXFP4, 4, (32, 40)),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+@pytest.mark.parametrize("row_major", [False, True])
+@pytest.mark.usefixtures("small_programs")
+def test_both_operands_with_columns_row_by_row(
+    rows: BlockFormat,
+    columns: BlockFormat,
+    size: int,
+    shape: tuple[int, int],
+    row_major: bool,
+    device: str,
+) -> None:
+    # the matrix and its transform have an amax each
+    x_MK = torch.randn(shape, generator=generator(11)).to(torch.bfloat16)
+    x_MK[3, 7] = 100.0 if row_major else torch.nan
+    signs = formats.NVFP4_SIGNS if size == 16 else ()
+    straight = Quantization(x_MK, rows, noise=noise(32, 1, 16) if size == 4 else None)
+    turned = Quantization(x_MK, columns, True, size, signs, noise(8, 2, 16))
+    here, there = asked_on(device, straight), asked_on(device, turned)
+    there = there._replace(x_MK=here.x_MK)
+    assert triton_pair.fuses(here, there)
+    assert triton_pair.by_columns(here, there)
+    pairs = triton_pair.operand_pair(here, there, torch.bfloat16, row_major)
+    for results, asked in zip(pairs, (straight, turned), strict=True):
+        assert all(map(same_bits, results, by_reference(asked, torch.bfloat16)))
+
+
+def test_which_pairs_read_columns_row_by_row(device: str) -> None:
+    x_MK = torch.ones(64, 128, device=device)
+    straight, turned = Quantization(x_MK, formats.NVFP4), Quantization(x_MK, formats.NVFP4, True)
+    assert triton_pair.by_columns(straight, turned)
+    for fmt in (formats.FP8_128X128_E4M3, formats.NVFP4_4OVER6):
+        assert not triton_pair.by_columns(straight._replace(format=fmt), turned)
+    assert not triton_pair.by_columns(straight, turned._replace(format=formats.NVFP4_16X16))
+
+
 @pytest.mark.parametrize(("one", "other"), [(16, 1), (16, 32), (1, 1)])
+@pytest.mark.usefixtures("by_tiles")
 def test_pairs_with_transforms_noise_and_amax(one: int, other: int, device: str) -> None:
     x_MK = matrices.ties_in_bf16(generator(2), 96, 48)
     amax = torch.tensor([3.0]) if one == other else None
@@ -82,6 +139,51 @@ def test_codes_and_scales_back_to_values(name: str, device: str) -> None:
     assert all(map(same_bits, operand, reference.operand(encoded, fmt, shape)))
 
 
+def declared(**fields: object) -> BlockFormat | None:
+    """NVFP4 with other fields; None where the formats' own rules forbid it."""
+    try:
+        return formats.NVFP4.replace(**fields)
+    except InputError:
+        return None
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
+@pytest.mark.parametrize("rows", [1, formats.WHOLE])
+def test_one_scale_of_whole_rows_back_to_values(rows: int, scale: ElementType, device: str) -> None:
+    shape = (9, 37)
+    x_MK = matrices.some_special(generator(7), *shape)
+    sides = {"block": (rows, formats.WHOLE), "scale": scale}
+    choices = product(formats.BlockScale, formats.Level, (formats.E2M1, formats.E4M3))
+    made = [declared(**sides, block_scale=b, level=v, element=e) for b, v, e in choices]
+    allowed = [fmt for fmt in made if fmt is not None]
+    assert {fmt.whole_rows for fmt in allowed} >= {True}
+    for fmt in allowed:
+        stored = reference.codes_and_scales(reference.encoded(Quantization(x_MK, fmt)), fmt, shape)
+        encoded = reference.from_storage(*stored, fmt, shape[1])
+        there = [t.to(device) for t in stored]
+        values = canonical(reference.dequantized(encoded, fmt, shape))
+        assert same_bits(triton_stored.dequantize(*there, fmt, shape[1]), values), fmt
+        operand = triton_stored.stored_operand(*there, fmt, shape[1])
+        assert all(map(same_bits, operand, reference.operand(encoded, fmt, shape))), fmt
+
+
+@pytest.mark.parametrize("scale", [formats.E8M0, formats.UE4M3, formats.UE5M3, formats.E4M3])
+def test_every_code_of_a_scale_of_rows(scale: ElementType, device: str) -> None:
+    power = scale is formats.E8M0
+    block_scale = formats.BlockScale.POWER_OF_TWO if power else formats.BlockScale.FOLDED
+    fmt = formats.MXFP8_E4M3.replace(
+        block=(1, formats.WHOLE),
+        scale=scale,
+        block_scale=block_scale,
+        scale_rule=formats.ScaleRule.NEAREST,
+    )
+    codes, scales = torch.full((256, 3), 9, dtype=torch.uint8), torch.arange(256, dtype=torch.uint8)
+    stored = [codes, scales.view(256, 1), torch.zeros(0)]
+    expected = reference.operand(reference.from_storage(*stored, fmt, 3), fmt, (256, 3))
+    found = triton_stored.stored_operand(*(t.to(device) for t in stored), fmt, 3)
+    assert all(map(same_bits, found, expected))
+
+
 @pytest.mark.parametrize("change", [{"block": (3, 24)}, {"element": formats.E5M2}], ids=str)
 def test_every_code_and_any_block_back_to_values(change: dict[str, object], device: str) -> None:
     fmt = formats.NVFP4.replace(**change)
@@ -98,6 +200,7 @@ def test_every_code_and_any_block_back_to_values(change: dict[str, object], devi
 
 
 @pytest.mark.parametrize("special", [1.0, torch.inf, -torch.nan], ids=str)
+@pytest.mark.usefixtures("by_tiles")
 @pytest.mark.parametrize(("size", "transposed"), [(1, False), (1, True), (16, True), (16, False)])
 def test_amax_of_tensors_rows_and_transforms(
     size: int, transposed: bool, special: float, device: str

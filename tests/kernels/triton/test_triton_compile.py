@@ -1,7 +1,7 @@
 """Triton's kernels compile for sm_90, sm_100 and sm_120, to the instructions that are meant.
 
-One process compiles all of them, without a GPU, and keeps what it compiled: two minutes the first
-time, seconds after it.
+One process compiles all of them, without a GPU, and keeps what it compiled: a minute and a half the
+first time, seconds after it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ MEANT = {
 }
 #: rounded to nearest and written as they are stored, columns never change their thread
 NO_EXCHANGE = "quantize columns values"
-#: Triton 3.6's compiler keeps this one's sums in memory
-SPILLS_IN_OLD = "quantize 4over6 16x16"
+#: bytes that Triton 3.6's assembler for sm_100 rather spills of columns than take more registers
+OLD_SPILL = 16
 
 
 def problems(record: dict[str, Any]) -> list[str]:
@@ -56,8 +56,10 @@ def problems(record: dict[str, Any]) -> list[str]:
         wrong.append(f"{meant} is missing, {there} are there")
     exact = not case.startswith(("product", "scaled"))
     version = tuple(map(int, triton.__version__.split(".")[:2]))
-    old = version < (3, 9) and case == SPILLS_IN_OLD
-    if record["stack"] and not old and (exact or (case.startswith("product") and capability == 90)):
+    columns = record["kernel"].startswith("columns") and capability == 100
+    allowed = OLD_SPILL if columns and version < (3, 9) else 0
+    counts = exact or (case.startswith("product") and capability == 90)
+    if record["stack"] > allowed and counts:
         wrong.append(f"{record['stack']} bytes of stack")
     if case == NO_EXCHANGE and record["kernel"] == "columns_kernel" and record["barriers"]:
         wrong.append(f"{record['barriers']} barriers: threads exchange elements")
