@@ -24,6 +24,7 @@ from fp4lab.kernels.minifloat import dispatch as minifloat
 from fp4lab.kernels.philox import dispatch as philox
 from fp4lab.kernels.quantize import dispatch, stored
 from fp4lab.kernels.quantize.reference import Noise, Quantization
+from fp4lab.kernels.quantize.stored import Stored
 from fp4lab.kernels.schema import (
     Quantizer,
     dense,
@@ -53,7 +54,7 @@ def _asked(
         noise = Noise(state, stream, noise_bits, row_ids, column_offset)
     if amax is not None:
         # a magnitude: -0 is 0; and a copy, for an operator's result must not be its input
-        amax = amax + 0.0
+        amax = amax.to(torch.float32) + 0.0
     if transform is None:
         return Quantization(x, fmt, transposed, 1, (), noise, amax)
     return Quantization(x, fmt, transposed, transform.size, transform.vector, noise, amax)
@@ -141,14 +142,14 @@ def _amax_impl(x: Tensor, quantizer: str) -> Tensor:
 def _dequantize_impl(
     codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> Tensor:
-    return stored.dequantized(codes, scales, amax, format_of(format), K, dtype)
+    return stored.dequantized(Stored(codes, scales, amax, format_of(format)), K, dtype)
 
 
 @_implements("stored_operand")
 def _stored_operand_impl(
     codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    values, epilogue = stored.operand(codes, scales, amax, format_of(format), K, dtype)
+    values, epilogue = stored.operand(Stored(codes, scales, amax, format_of(format)), K, dtype)
     # a copy, for an operator's result must not be its input
     return values, epilogue.clone(memory_format=torch.contiguous_format)
 
@@ -201,7 +202,7 @@ def _grouped_matmul_impl(
 def _packed_matmul_impl(
     x: Tensor, codes: Tensor, scales: Tensor, amax: Tensor, format: str, int8: bool
 ) -> Tensor:
-    return packed.packed_matmul(x, codes, scales, amax, format_of(format), int8)
+    return packed.packed_matmul(x, Stored(codes, scales, amax, format_of(format)), int8)
 
 
 @_multiplies("stored_matmul", decodes=True)
@@ -218,8 +219,8 @@ def _stored_matmul_impl(
     dtype: torch.dtype,
 ) -> Tensor:
     sides = (
-        matmul_dispatch.Stored(a, a_scales, a_amax, format_of(a_format)),
-        matmul_dispatch.Stored(b, b_scales, b_amax, format_of(b_format)),
+        Stored(a, a_scales, a_amax, format_of(a_format)),
+        Stored(b, b_scales, b_amax, format_of(b_format)),
     )
     return matmul_dispatch.stored_matmul(*sides, K, dtype)
 

@@ -18,14 +18,14 @@ def _describes(name: str) -> Callable[[Any], Any]:
     return described
 
 
-def _shape(x: Tensor, asked: Quantizer) -> tuple[int, int]:
-    return (x.shape[1], x.shape[0]) if asked.transposed else (x.shape[0], x.shape[1])
+def _shape(x: Tensor, how: Quantizer) -> tuple[int, int]:
+    return (x.shape[1], x.shape[0]) if how.transposed else (x.shape[0], x.shape[1])
 
 
 @_describes("quantize")
 def _quantize_fake(x: Tensor, quantizer: str, *_: object) -> tuple[Tensor, Tensor, Tensor]:
-    asked = quantizer_of(quantizer)
-    fmt, (rows, columns) = asked.format, _shape(x, asked)
+    how = quantizer_of(quantizer)
+    fmt, (rows, columns) = how.format, _shape(x, how)
     width = (columns + 1) // 2 if fmt.packed else columns
     codes = x.new_empty((rows, width), dtype=reference.code_dtype(fmt.element))
     if fmt.scale is None:
@@ -38,18 +38,18 @@ def _quantize_fake(x: Tensor, quantizer: str, *_: object) -> tuple[Tensor, Tenso
 
 @_describes("fake_quantize")
 def _fake_quantize_fake(x: Tensor, quantizer: str, *_: object) -> Tensor:
-    asked = quantizer_of(quantizer)
-    return dense(x.new_empty(_shape(x, asked)), asked.transposed)
+    how = quantizer_of(quantizer)
+    return dense(x.new_empty(_shape(x, how)), how.transposed)
 
 
 @_describes("operand")
 def _operand_fake(
     x: Tensor, quantizer: str, dtype: torch.dtype, turned: bool, *_: object
 ) -> tuple[Tensor, Tensor]:
-    asked = quantizer_of(quantizer)
-    rows, columns = _shape(x, asked)
-    values = dense(x.new_empty((rows, columns), dtype=dtype), asked.transposed and not turned)
-    return values, x.new_empty(reference.epilogue_shape(asked.format, rows), dtype=torch.float32)
+    how = quantizer_of(quantizer)
+    rows, columns = _shape(x, how)
+    values = dense(x.new_empty((rows, columns), dtype=dtype), how.transposed and not turned)
+    return values, x.new_empty(reference.epilogue_shape(how.format, rows), dtype=torch.float32)
 
 
 @_describes("operand_pair")
@@ -62,8 +62,8 @@ def _operand_pair_fake(
 
 @_describes("amax")
 def _amax_fake(x: Tensor, quantizer: str) -> Tensor:
-    asked = quantizer_of(quantizer)
-    shape = reference.amax_shape(asked.format, _shape(x, asked)[0])
+    how = quantizer_of(quantizer)
+    shape = reference.amax_shape(how.format, _shape(x, how)[0])
     return x.new_empty(shape, dtype=torch.float32)
 
 
@@ -94,8 +94,10 @@ def _hadamard_fake(x: Tensor, transform: str, dim: int) -> Tensor:
 
 
 @_describes("random_bits")
-def _random_bits_fake(state: Tensor, rows: int, columns: int, *rest: Any) -> Tensor:
-    return state.new_empty((rows, columns), dtype=torch.uint8 if rest[1] == 8 else torch.int64)
+def _random_bits_fake(
+    state: Tensor, rows: int, columns: int, stream: int, bits: int, *_: object
+) -> Tensor:
+    return state.new_empty((rows, columns), dtype=torch.uint8 if bits == 8 else torch.int64)
 
 
 @_describes("matmul")
@@ -122,6 +124,10 @@ def _stored_matmul_fake(
     a_amax: Tensor,
     a_format: str,
     b: Tensor,
-    *rest: Any,
+    b_scales: Tensor,
+    b_amax: Tensor,
+    b_format: str,
+    K: int,
+    dtype: torch.dtype,
 ) -> Tensor:
-    return a.new_empty((a.shape[0], b.shape[0]), dtype=rest[-1])
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=dtype)

@@ -4,13 +4,18 @@ Schemas are flat (tensors, numbers, and text that defines formats), so a model t
 operators compiles with `fullgraph=True`. Quantizers take the matrix `x` as it is stored, `[M, K]`
 row-major in meaning (any strides), and the same description of how it is quantized:
 
-    quantizer       the text of a `Quantizer`: the format, whether x^T is quantized (blocks and
-                    Hadamard run along M; results are `[K, M]`, values with the strides of x^T,
-                    `turned`: contiguous, codes contiguous), the Hadamard transform, the bits of
-                    noise
-    state, stream   where noise comes from (int64 `[4]`), where there is any
-    row_ids, column_offset   global rows (int64 `[M]`) and first column of the stored matrix
-    amax            second-level amax to use instead of the operand's own
+    quantizer        text of a `Quantizer`: format, whether the operand is x^T, transform, noise
+    state, stream    where noise comes from (int64 `[4]`), where there is any
+    row_ids, column_offset    global rows (int64 `[M]`) and first column of the stored matrix
+    amax             second-level amax to use instead of the operand's own
+
+The operand is x, or x^T `[K, M]`; blocks and the transform run along its columns. Of an operand,
+
+    quantize         gives codes, contiguous, block scales and amax
+    fake_quantize    values in x's dtype, laid out as x is stored
+    operand          values times block scales, and what is left for the epilogue of a product; x^T
+                     is laid out as x is stored, or `turned` to be contiguous
+    amax             the second-level amax that it would get
 
 `operand_pair` is the operand of x and that of x^T, its arguments with `_t`, from one read of x.
 """

@@ -108,7 +108,7 @@ def operator_arguments(
     row_ids: Tensor | None = None,
     column_offset: int = 0,
 ) -> tuple[Any, ...]:
-    """The flat arguments of an operator (`fp4lab.kernels.ops`), checked."""
+    """The flat arguments of an operator (`fp4lab.kernels.schema`), checked."""
     expect("fmt", fmt, BlockFormat, "use one from fp4lab.formats, or formats.get(name)")
     expect("hadamard", hadamard, Hadamard, "use formats.Hadamard(size), or None", optional=True)
     if axis not in (-1, -2):

@@ -104,15 +104,15 @@ def prepare(
         values = x.t() if place.transposed else x
         return Prepared(values, x.new_zeros(0, dtype=torch.float32), None)
     _check(x, operand, how, place)
-    quantizer = _quantizer(operand, place.transposed)
+    quantizer = _quantizer(operand, place)
     values, epilogue = ops.operand(x, quantizer, dtype, turned, how.noise, place.stream)
     return Prepared(values, epilogue, operand.format)
 
 
-def _quantizer(operand: Operand, transposed: bool) -> str:
+def _quantizer(operand: Operand, place: Place) -> str:
     assert operand.format is not None
     noise_bits = operand.rounding.noise_bits
-    return Quantizer(operand.format, transposed, operand.hadamard, noise_bits).text
+    return Quantizer(operand.format, place.transposed, operand.hadamard, noise_bits).text
 
 
 def _check(x: Tensor, operand: Operand, how: How, place: Place) -> None:
@@ -152,12 +152,12 @@ def product(a: Prepared, b: Prepared, result: torch.dtype = torch.float32) -> Te
     return made.to(result)
 
 
-def forward_copy(x: Tensor, operand: Operand, how: How, *, stream: int) -> Tensor:
-    """The dequantized copy of X or W that fprop multiplied."""
+def forward_copy(x: Tensor, operand: Operand, how: How, place: Place) -> Tensor:
+    """The dequantized copy of X or W that fprop multiplied; no transform stands there."""
     if operand.format is None:
         return widened(x)
-    quantizer = Quantizer(operand.format, noise_bits=operand.rounding.noise_bits).text
-    copy: Tensor = ops.fake_quantize(x.to(torch.float32), quantizer, how.noise, stream)
+    quantizer = _quantizer(operand, place)
+    copy: Tensor = ops.fake_quantize(x.to(torch.float32), quantizer, how.noise, place.stream)
     return copy
 
 
@@ -175,7 +175,7 @@ def operand_at(
             if copy.epilogue.dim() < 2:
                 return Prepared(copy.values.t(), copy.epilogue, copy.format)
         # scales per row run along the axis that is contracted now: they go into the values
-        stored = forward_copy(stored, forward, how, stream=first.stream)
+        stored = forward_copy(stored, forward, how, first)
     return prepare(stored, here, how, place, dtype)
 
 
@@ -264,8 +264,8 @@ def _both_of_dy(
     _check(dy_MN, columns, how, WGRAD_DY)
     values, epilogue, values_t, epilogue_t = ops.operand_pair(
         dy_MN,
-        _quantizer(rows, False),
-        _quantizer(columns, True),
+        _quantizer(rows, DGRAD_DY),
+        _quantizer(columns, WGRAD_DY),
         dtype,
         _turned(WGRAD_DY, dtype),
         how.noise,

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard import reference
+from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.native import structures as c
-from fp4lab.kernels.quantize.scales import positive_nan_
 
 
 def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
@@ -21,7 +21,7 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
 
         if by_triton.takes(x, size):
             return by_triton.hadamard(x, size, signs, dim)
-    if chosen != "native" or not _by_c(x, size, dim):
+    if chosen != "native" or not _c_takes(x, size, dim):
         y = reference.hadamard(x, size, signs, dim)
         return positive_nan_(y.clone(memory_format=torch.contiguous_format))
     x = x.resolve_neg().contiguous()
@@ -44,7 +44,7 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
     return y
 
 
-def _by_c(x: Tensor, size: int, dim: int) -> bool:
+def _c_takes(x: Tensor, size: int, dim: int) -> bool:
     return (
         c.plain(x)
         and x.dtype in c.DTYPES

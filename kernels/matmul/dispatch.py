@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat
 from fp4lab.kernels import backends
 from fp4lab.kernels.matmul import reference
 from fp4lab.kernels.quantize import stored
+from fp4lab.kernels.quantize.stored import Stored
 
 #: multiplications below which torch's bf16 product on a CPU is not oneDNN's, which applies alpha to
 #: its float32 sums
 LEAST = 1 << 18
-
-
-class Stored(NamedTuple):
-    """Codes, block scales and second-level amax of a matrix, and their format."""
-
-    codes: Tensor
-    scales: Tensor
-    amax: Tensor
-    format: BlockFormat
 
 
 #: asked once, here: torch.compile cannot trace the question
@@ -87,8 +76,8 @@ def stored_matmul(a_MK: Stored, b_NK: Stored, num_columns: int, dtype: torch.dty
         product = _by_triton(a_MK, b_NK, num_columns, dtype)
         if product is not None:
             return product
-    a, a_epilogue = stored.operand(*a_MK, num_columns, torch.bfloat16)
-    b, b_epilogue = stored.operand(*b_NK, num_columns, torch.bfloat16)
+    a, a_epilogue = stored.operand(a_MK, num_columns, torch.bfloat16)
+    b, b_epilogue = stored.operand(b_NK, num_columns, torch.bfloat16)
     alpha = reference.epilogue_alpha(a_epilogue, b_epilogue, a_MK.format, b_NK.format)
     return scaled_matmul(a, b, alpha, dtype)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from fp4lab.kernels import backends
 from fp4lab.kernels.matmul import reference
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.quantize import stored
+from fp4lab.kernels.quantize.stored import Stored
 
 #: rows of x up to which reading packed weights beats a matrix product with decoded ones
 FEW = 16
@@ -32,35 +32,27 @@ class _Product(ctypes.Structure):
     )
 
 
-def packed_matmul(
-    x_BK: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    amax: Tensor,
-    fmt: BlockFormat,
-    int8: bool,
-) -> Tensor:
+def packed_matmul(x_BK: Tensor, weight: Stored, int8: bool) -> Tensor:
     """`x @ w^T * alpha` as float32 `[B, N]`; the letters are those of `cpu.c`."""
-    columns = x_BK.shape[1]
     few = 0 < x_BK.shape[0] <= FEW and c.plain(x_BK) and x_BK.dtype in c.DTYPES
-    if few and not fmt.whole_rows and stored.by_c(codes, scales, amax, fmt):
-        return _by_native(x_BK.contiguous(), codes, scales, amax, fmt, int8)
-    w_NK, epilogue = stored.operand(codes, scales, amax, fmt, columns, torch.float32)
-    empty = epilogue.new_zeros(0)
-    alpha = reference.epilogue_alpha(empty, epilogue, None, fmt)
-    return reference.packed_matmul(x_BK, w_NK, w_NK.new_ones(1) if alpha is None else alpha, int8)
+    if few and not weight.format.whole_rows and stored.c_takes(weight):
+        return _by_c(x_BK.contiguous(), weight, int8)
+    w_NK, epilogue = stored.operand(weight, x_BK.shape[1], torch.float32)
+    return reference.packed_matmul(x_BK, w_NK, _alpha(epilogue, weight.format), int8)
 
 
-def _by_native(
-    x_BK: Tensor, codes: Tensor, scales: Tensor, amax: Tensor, fmt: BlockFormat, int8: bool
-) -> Tensor:
+def _alpha(epilogue: Tensor, fmt: BlockFormat) -> Tensor | None:
+    return reference.epilogue_alpha(epilogue.new_zeros(0), epilogue, None, fmt)
+
+
+def _by_c(x_BK: Tensor, weight: Stored, int8: bool) -> Tensor:
     batch, columns = x_BK.shape
-    rows = codes.shape[0]
-    weights, kept = stored.asked_of_c(codes, scales, None, fmt, columns, x_BK.dtype)
-    alpha = reference.epilogue_alpha(amax.new_zeros(0), amax, None, fmt)
-    alpha = amax.new_ones(1) if alpha is None else alpha.contiguous()
+    rows = weight.codes.shape[0]
+    weights = stored.as_c(weight, columns, x_BK.dtype, outer=False)
+    alpha = _alpha(weight.amax, weight.format)
+    alpha = weight.amax.new_ones(1) if alpha is None else alpha.contiguous()
     y_BN = c.new_result((batch, rows), torch.float32)
-    product: Any = _Product(
+    product = _Product(
         weights=weights,
         batch=batch,
         x=x_BK.data_ptr(),
@@ -69,8 +61,6 @@ def _by_native(
         int8=int8,
         y=y_BN.data_ptr(),
     )
-    failed = backends.native("packed_product")(ctypes.byref(product))
-    del kept
-    if failed:
+    if backends.native("packed_product")(ctypes.byref(product)):
         raise MemoryError(f"no memory to multiply by weights of shape {(rows, columns)}")
     return y_BN

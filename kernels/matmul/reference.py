@@ -19,7 +19,7 @@ from fp4lab.formats import BlockFormat
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX
 
 
-def amax_factor(*formats: BlockFormat | None) -> float:
+def alpha_divisor(*formats: BlockFormat | None) -> float:
     """`C_a M_a C_b M_b`: what divides the product of the epilogues."""
     factor = 1.0
     for fmt in formats:
@@ -47,7 +47,7 @@ def epilogue_alpha(
         alpha = epilogue_b if epilogue_a.numel() == 0 else epilogue_a
     else:
         alpha = epilogue_a * epilogue_b
-    factor = amax_factor(a_format, b_format)
+    factor = alpha_divisor(a_format, b_format)
     # a tensor, for CUDA multiplies by the reciprocal of a number
     return alpha / alpha.new_full((), factor) if factor != 1.0 else alpha
 
@@ -85,13 +85,17 @@ def grouped_matmul(
     return y_TN
 
 
-def int8_activations(x_BK: Tensor, block: int = 16) -> Tensor:
+#: activations that share an int8 step; ACTIVATION_BLOCK of cpu.c
+ACTIVATION_BLOCK = 16
+
+
+def int8_activations(x_BK: Tensor) -> Tensor:
     """What int8 activations stand for: `round(x 127 / amax) amax / 127` for every block of columns.
 
     In float32, halves to even; a block of zeros stays zero, an incomplete block is one of its own.
     A NaN or an infinity makes its block NaN.
     """
-    columns = x_BK.shape[1]
+    columns, block = x_BK.shape[1], ACTIVATION_BLOCK
     padded = torch.nn.functional.pad(x_BK.to(torch.float32), (0, -columns % block))
     blocks = padded.view(x_BK.shape[0], padded.shape[1] // block, block)
     step = blocks.abs().amax(dim=2, keepdim=True) / torch.full((), 127.0, device=x_BK.device)
@@ -100,7 +104,7 @@ def int8_activations(x_BK: Tensor, block: int = 16) -> Tensor:
     return (codes * step).view(padded.shape)[:, :columns]
 
 
-def packed_matmul(x_BK: Tensor, w_NK: Tensor, alpha: Tensor, int8: bool) -> Tensor:
+def packed_matmul(x_BK: Tensor, w_NK: Tensor, alpha: Tensor | None, int8: bool) -> Tensor:
     """`x @ w^T * alpha` in float32: activations as they are, or as int8."""
     x_BK = int8_activations(x_BK) if int8 else x_BK.to(torch.float32)
     return scaled_matmul(x_BK, w_NK, alpha, torch.float32)

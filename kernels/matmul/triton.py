@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fp4lab.formats import WHOLE, BlockFormat
-from fp4lab.kernels.matmul.reference import amax_factor
+from fp4lab.kernels.matmul.reference import alpha_divisor
 from fp4lab.kernels.minifloat.triton import stored_as
 from fp4lab.kernels.quantize.triton_kernels import Result
 from fp4lab.kernels.quantize.triton_stored import stored_tile
@@ -257,7 +257,7 @@ def constants_of(
         "b_plan": b_plan,
         "a_run": a_run,
         "b_run": b_run,
-        "factor": float32(amax_factor(a.format, b.format)),
+        "factor": float32(alpha_divisor(a.format, b.format)),
         "a_by_row": a.epilogue.numel() > 1,
         "out_dtype": DTYPES[dtype],
         "ROWS": rows,

@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fp4lab.formats import E2M1, E4M3, E8M0, BlockFormat
 from fp4lab.kernels.layout.reference import swizzle_128x4
-from fp4lab.kernels.matmul.reference import amax_factor, epilogue_alpha
+from fp4lab.kernels.matmul.reference import alpha_divisor, epilogue_alpha
 from fp4lab.kernels.matmul.triton import Factor, alpha_tile, tensors_of
 from fp4lab.kernels.minifloat.triton import stored_as
 from fp4lab.kernels.triton.constants import DTYPES, float32
@@ -167,7 +167,7 @@ def matmul(a_MK: Factor, b_NK: Factor, dtype: torch.dtype = torch.float32) -> Te
         ),
         warps=8,
         device=out.device,
-        factor=float32(amax_factor(a_MK.format, b_NK.format)),
+        factor=float32(alpha_divisor(a_MK.format, b_NK.format)),
         a_by_row=a_MK.epilogue.numel() > 1,
         b_by_row=b_NK.epilogue.numel() > 1,
         out_dtype=DTYPES[dtype],

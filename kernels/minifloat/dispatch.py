@@ -10,8 +10,8 @@ from torch import Tensor
 from fp4lab.formats import ElementType, Overflow, Ties
 from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat import reference
+from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.native import structures as c
-from fp4lab.kernels.quantize.scales import positive_nan_
 
 
 def cast(x: Tensor, element: ElementType, ties: Ties, overflow: Overflow) -> Tensor:

@@ -13,6 +13,8 @@ casts are not used: their overflow rule changed between releases.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -217,3 +219,17 @@ def decode(codes: Tensor, element: ElementType) -> Tensor:
     if element.inf_code is not None:
         value = torch.where(magnitude == element.inf_code, float("inf"), value)
     return torch.where(code != magnitude, -value, value)
+
+
+def rounded_to(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values whose NaN are all the same, rounded to `dtype`, with such NaN again.
+
+    torch's casts to 16 bits give NaN other bits in vectors than in what is left of them.
+    """
+    values = values.to(dtype)
+    return positive_nan_(values) if values.element_size() == 2 else values
+
+
+def positive_nan_(x: Tensor) -> Tensor:
+    """Makes every NaN of x the same, in place: that of a computed one depends on the processor."""
+    return x.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=-math.inf)

@@ -89,15 +89,11 @@ def noise(state: Tensor, stream: int, bits: int, column_offset: int) -> Noise:
     return filled
 
 
-#: the matrices whose addresses C has been given, which the cache of `matrix` may let go
-_matrices: dict[tuple[int, tuple[int, ...]], Tensor] = {}
-
-
 def hadamard(size: int, signs: tuple[int, ...]) -> Hadamard:
-    """A transform; its matrix lives as long as the process."""
+    """A transform; the cache of `matrix` keeps its numbers as long as the process lives."""
     if size == 1 and not signs:
         return Hadamard(1, None)
-    return Hadamard(size, _matrices.setdefault((size, signs), matrix(size, signs)).data_ptr())
+    return Hadamard(size, matrix(size, signs).data_ptr())
 
 
 def threads(count: int) -> int:

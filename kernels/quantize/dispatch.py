@@ -13,14 +13,15 @@ from torch import Tensor
 
 from fp4lab.formats import Level
 from fp4lab.kernels import backends
-from fp4lab.kernels.minifloat.reference import encode
+from fp4lab.kernels.minifloat.reference import encode, positive_nan_, rounded_to
 from fp4lab.kernels.native.structures import DTYPES
 from fp4lab.kernels.quantize import chunked, native, reference
 from fp4lab.kernels.quantize.native import Made, Result, Want
 from fp4lab.kernels.quantize.reference import Encoded, Quantization
-from fp4lab.kernels.quantize.scales import positive_nan_, rounded_to, stored
+from fp4lab.kernels.quantize.scales import stored
+from fp4lab.kernels.schema import dense
 
-_VALUES = {dtype: Want(dtype=dtype, values_only=True) for dtype in DTYPES}
+_VALUES = {dtype: Want(dtype=dtype, amax=False) for dtype in DTYPES}
 
 
 def codes_and_scales(asked: Quantization) -> list[Tensor]:
@@ -37,7 +38,7 @@ def codes_and_scales(asked: Quantization) -> list[Tensor]:
         )
     # C writes bytes; wider codes are made here
     in_bytes = fmt.element.bits <= 8
-    want = Want(codes=True) if in_bytes else Want(result=Result.ELEMENTS, scales=True)
+    want = Want(Result.CODES) if in_bytes else Want(Result.ELEMENTS, scales=True)
     made = native.quantize(asked, want)
     codes = made.data if in_bytes else encode(made.data.contiguous(), fmt.element)
     if made.scales is None:
@@ -55,7 +56,7 @@ def amax(asked: Quantization) -> Tensor:
 
         return triton.amax(asked)
     if who == "native":
-        return native.quantize(asked, Want(amax_only=True)).amax
+        return native.quantize(asked, Want(Result.NOTHING)).amax
     values = reference.prepare(asked).abs()
     if values.numel() == 0 or fmt.level == Level.NONE:
         return values.new_zeros(reference.amax_shape(fmt, asked.shape[0]))
@@ -72,9 +73,8 @@ def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
 
         return triton.dequantized(asked, dtype)
     if who == "native":
-        if dtype in DTYPES:
-            return native.quantize(asked, _VALUES[dtype]).data
-        return native.quantize(asked, _VALUES[torch.float32]).data.to(dtype)
+        want = _VALUES.get(dtype, _VALUES[torch.float32])
+        return native.quantize(asked, want).data.to(dtype)
     values, _ = _by_torch(
         asked, who, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.amax]
     )
@@ -136,8 +136,7 @@ def _operand_by_torch(
     values, scales, amax = _by_torch(asked, _who(asked), finish)
     epilogue = reference.epilogue(scales, amax, fmt, asked.shape[0])
     values = rounded_to(values, dtype)
-    as_stored = asked.transposed and not turned
-    return values.t().contiguous().t() if as_stored else values.contiguous(), epilogue
+    return dense(values, asked.transposed and not turned), epilogue
 
 
 def _who(asked: Quantization) -> str:

@@ -35,8 +35,8 @@ from fp4lab.kernels.quantize.reference import Quantization, amax_shape, code_dty
 
 #: shape and dtype of a result
 _Tensor: TypeAlias = tuple[tuple[int, ...], torch.dtype]
-#: in place of an amax that nobody asked for; C keeps it to itself
-_UNREAD = torch.empty(0, device="cpu")
+#: in place of what nobody asked for
+_NOTHING = torch.empty(0, device="cpu")
 #: what a plain cast is to C: a block without a scale
 UNSCALED, UNSCALED_BLOCK = 4, (1, 128)
 
@@ -49,29 +49,32 @@ class Result(IntEnum):
     OPERAND = 1
     #: times all scales
     DEQUANTIZED = 2
+    #: its code, with block scales beside
+    CODES = 3
+    #: nothing: only the second-level amax is found
+    NOTHING = 4
 
 
 class Want(NamedTuple):
-    """What C is to write: codes with scales, or values of a dtype; both in the operand's sense.
+    """What C is to write, in the operand's sense.
 
-    `scales` asks for the block scales as float32 beside values. Values of a transposed operand are
-    laid out as the matrix is stored, or `turned` to row-major.
+    Values of a transposed operand are laid out as the matrix is stored, or `turned` to row-major.
     """
 
-    codes: bool = False
     result: Result = Result.DEQUANTIZED
+    #: of values
     dtype: torch.dtype = torch.float32
+    #: block scales beside values, as float32
     scales: bool = False
     turned: bool = False
-    #: nothing but the second-level amax; nothing but values
-    amax_only: bool = False
-    values_only: bool = False
+    #: whether the amax of a whole tensor is told
+    amax: bool = True
 
 
 class Made(NamedTuple):
     """Values or codes `[M, K]` (packed where the format is), block scales `[R, C]`, amax.
 
-    The amax stands in for data that was not asked for, and is empty where it was not.
+    Data that is nothing, and an amax that is not told, are empty.
     """
 
     data: Tensor
@@ -150,7 +153,8 @@ def _call(
 ) -> _Call:
     rows, columns = fmt.block or UNSCALED_BLOCK
     scale = fmt.scale if fmt.scale is not None else fmt.element
-    as_codes = want.codes and fmt.scale is not None and fmt.scale.bits <= 8
+    codes = want.result == Result.CODES
+    as_codes = codes and fmt.scale is not None and fmt.scale.bits <= 8
     plan = _Plan(
         block_rows=columns if transposed else rows,
         block_columns=rows if transposed else columns,
@@ -169,32 +173,32 @@ def _call(
         target=fmt.target,
         amax_factor=fmt.amax_factor,
         hadamard=hadamard(size, signs),
-        result=want.result,
+        result=min(want.result, Result.DEQUANTIZED),
         dtype=DTYPES[want.dtype],
         has_amax=has_amax,
-        turned=transposed and (want.turned or want.codes),
-        packed=want.codes and fmt.packed,
+        turned=transposed and (want.turned or codes),
+        packed=codes and fmt.packed,
     )
     scales = None
-    if fmt.block is not None and (want.codes or want.scales):
+    if fmt.block is not None and (codes or want.scales):
         grid = scale_grid(fmt, *shape)
         scales = (grid, torch.uint8 if as_codes else torch.float32)
         plan.scale_strides[:] = (1, grid[1]) if transposed else (grid[1], 1)
     as_stored = transposed and not plan.turned
-    if want.codes:
+    if codes:
         data = (
             (shape[0], (shape[1] + 1) // 2 if fmt.packed else shape[1]),
             code_dtype(fmt.element),
         )
     else:
         data = (shape[::-1] if as_stored else shape, want.dtype)
-    unread = want.values_only and fmt.level != Level.ROW
+    told = want.amax or fmt.level == Level.ROW
     return _Call(
         plan=bytes(plan),
-        data=None if want.amax_only else data,
+        data=None if want.result == Result.NOTHING else data,
         scales=scales,
-        amax=None if has_amax or unread else (amax_shape(fmt, shape[0]), torch.float32),
-        data_field="codes" if want.codes else "values",
+        amax=(amax_shape(fmt, shape[0]), torch.float32) if told and not has_amax else None,
+        data_field="codes" if codes else "values",
         scales_field="scale_codes" if as_codes else "decode",
         as_stored=as_stored,
     )
@@ -238,13 +242,14 @@ def _plan(asked: Quantization, want: Want) -> tuple[_Plan, Made]:
     plan = _Plan.from_buffer_copy(call.plan)
     scales = None
     if amax is not None:
-        amax = amax.to(torch.float32, copy=True).contiguous()
+        # a copy, made by the operator: C makes its NaN the one NaN
+        amax = amax.contiguous()
         plan.amax = amax.data_ptr()
     elif call.amax is not None:
         amax = new_result(*call.amax)
         plan.amax = amax.data_ptr()
     else:
-        amax = _UNREAD
+        amax = _NOTHING
     if call.scales is not None:
         scales = new_result(*call.scales)
         setattr(plan, call.scales_field, scales.data_ptr())
@@ -256,7 +261,7 @@ def _plan(asked: Quantization, want: Want) -> tuple[_Plan, Made]:
             # which lives as long as the plan
             plan.held, plan.row_ids = row_ids, row_ids.data_ptr()
     if call.data is None:
-        return plan, Made(amax, scales, amax)
+        return plan, Made(_NOTHING, scales, amax)
     data = new_result(*call.data)
     setattr(plan, call.data_field, data.data_ptr())
     return plan, Made(data.t() if call.as_stored else data, scales, amax)

@@ -20,13 +20,18 @@ from torch.nn import functional as F
 from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level, Selection
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
-from fp4lab.kernels.minifloat.reference import decode, encode, round_nearest, round_stochastic
+from fp4lab.kernels.minifloat.reference import (
+    decode,
+    encode,
+    positive_nan_,
+    round_nearest,
+    round_stochastic,
+)
 from fp4lab.kernels.philox.reference import random_bits
 from fp4lab.kernels.quantize.scales import (
     Scales,
     block_scales,
     divided,
-    positive_nan_,
     stored,
     two_level,
 )
@@ -43,7 +48,7 @@ class Noise(NamedTuple):
 
 
 class Quantization(NamedTuple):
-    """What is asked for; the fields are explained in `fp4lab.kernels.ops`."""
+    """What is asked for; the fields are explained in `fp4lab.kernels.schema`."""
 
     x_MK: Tensor
     format: BlockFormat

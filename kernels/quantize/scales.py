@@ -7,7 +7,6 @@ makes the tensor scale NaN.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -120,17 +119,3 @@ def stored(decode: Tensor, fmt: BlockFormat) -> Tensor:
     """Block scales as they are kept: bytes of the scale type, or float32."""
     assert fmt.scale is not None
     return decode if fmt.scale.mantissa_bits == 23 else encode(decode, fmt.scale)
-
-
-def rounded_to(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values whose NaN are all the same, rounded to `dtype`, with such NaN again.
-
-    torch's casts to 16 bits give NaN other bits in vectors than in what is left of them.
-    """
-    values = values.to(dtype)
-    return positive_nan_(values) if values.element_size() == 2 else values
-
-
-def positive_nan_(x: Tensor) -> Tensor:
-    """Makes every NaN of x the same, in place: that of a computed one depends on the processor."""
-    return x.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=-math.inf)

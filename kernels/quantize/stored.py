@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fp4lab.formats import BlockFormat, ElementType, Level
 from fp4lab.kernels import backends
-from fp4lab.kernels.minifloat.reference import decode
+from fp4lab.kernels.minifloat.reference import decode, positive_nan_, rounded_to
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.quantize import reference
-from fp4lab.kernels.quantize.scales import positive_nan_, rounded_to
 
 
 class CStored(ctypes.Structure):
@@ -29,65 +28,58 @@ class CStored(ctypes.Structure):
     )
 
 
-def dequantized(
-    codes: Tensor,
-    scales: Tensor,
-    amax: Tensor,
-    fmt: BlockFormat,
-    num_columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
+class Stored(NamedTuple):
+    """Codes, block scales and second-level amax of a matrix, and their format."""
+
+    codes: Tensor
+    scales: Tensor
+    amax: Tensor
+    format: BlockFormat
+
+
+def dequantized(q: Stored, num_columns: int, dtype: torch.dtype) -> Tensor:
     """Element x ((block scale x amax) x fl(1/(C M))), in float32 and then rounded to `dtype`."""
-    if by_c(codes, scales, amax, fmt):
-        outer = amax if fmt.level != Level.NONE else None
-        return _by_native(codes, scales, outer, fmt, num_columns, dtype)
-    if _by_triton(codes, scales, amax):
+    if c_takes(q):
+        return _by_c(q, num_columns, dtype, outer=q.format.level != Level.NONE)
+    if _triton_takes(q):
         from fp4lab.kernels.quantize import triton_stored
 
-        return triton_stored.dequantize(codes, scales, amax, fmt, num_columns, dtype)
-    encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
-    values = reference.dequantized(encoded, fmt, (codes.shape[0], num_columns))
+        return triton_stored.dequantize(*q, num_columns, dtype)
+    encoded = reference.from_storage(*q, num_columns)
+    values = reference.dequantized(encoded, q.format, (q.codes.shape[0], num_columns))
     return rounded_to(values, dtype).contiguous()
 
 
-def operand(
-    codes: Tensor,
-    scales: Tensor,
-    amax: Tensor,
-    fmt: BlockFormat,
-    num_columns: int,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+def operand(q: Stored, num_columns: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Element x block scale, in float32 or in bf16 that holds it, and the epilogue."""
-    shape = (codes.shape[0], num_columns)
-    if by_c(codes, scales, amax, fmt) and not fmt.whole_rows:
-        values = _by_native(codes, scales, None, fmt, num_columns, dtype)
-        return values, reference.epilogue(scales, amax, fmt, shape[0])
-    if _by_triton(codes, scales, amax):
+    fmt, shape = q.format, (q.codes.shape[0], num_columns)
+    if c_takes(q) and not fmt.whole_rows:
+        values = _by_c(q, num_columns, dtype, outer=False)
+        return values, reference.epilogue(q.scales, q.amax, fmt, shape[0])
+    if _triton_takes(q):
         from fp4lab.kernels.quantize import triton_stored
 
-        return triton_stored.stored_operand(codes, scales, amax, fmt, num_columns, dtype)
-    encoded = reference.from_storage(codes, scales, amax, fmt, num_columns)
-    values, epilogue = reference.operand(encoded, fmt, shape)
+        return triton_stored.stored_operand(*q, num_columns, dtype)
+    values, epilogue = reference.operand(reference.from_storage(*q, num_columns), fmt, shape)
     return rounded_to(values, dtype).contiguous(), epilogue
 
 
-def _by_triton(codes: Tensor, scales: Tensor, amax: Tensor) -> bool:
-    if backends.chosen(codes.device) != "triton":
+def _triton_takes(q: Stored) -> bool:
+    if backends.chosen(q.codes.device) != "triton":
         return False
     from fp4lab.kernels.quantize import triton_stored
 
-    return triton_stored.takes(codes, scales, amax)
+    return triton_stored.takes(q.codes, q.scales, q.amax)
 
 
-def by_c(codes: Tensor, scales: Tensor, amax: Tensor, fmt: BlockFormat) -> bool:
+def c_takes(q: Stored) -> bool:
     """Whether C reads these parts."""
     return (
-        backends.chosen(codes.device) == "native"
-        and all(c.plain(part) for part in (codes, scales, amax))
-        and codes.numel() > 0
-        and codes.dtype == torch.uint8
-        and fmt.scale is not None
+        backends.chosen(q.codes.device) == "native"
+        and all(c.plain(part) for part in (q.codes, q.scales, q.amax))
+        and q.codes.numel() > 0
+        and q.codes.dtype == torch.uint8
+        and q.format.scale is not None
     )
 
 
@@ -100,23 +92,16 @@ def _table(scale: ElementType) -> Tensor:
     return positive_nan_(table)
 
 
-def asked_of_c(
-    codes: Tensor,
-    scales: Tensor,
-    amax: Tensor | None,
-    fmt: BlockFormat,
-    num_columns: int,
-    dtype: torch.dtype,
-) -> tuple[Any, list[Tensor | None]]:
-    """What C reads, without a result, and the tensors that must live as long as the call."""
+def as_c(q: Stored, num_columns: int, dtype: torch.dtype, *, outer: bool) -> CStored:
+    """What C reads, with or without the second level; a place for the result is missing."""
+    fmt = q.format
     assert fmt.block is not None
     assert fmt.scale is not None
-    if scales.dtype == torch.int16:
-        scales = decode(scales, fmt.scale)
+    scales = decode(q.scales, fmt.scale) if q.scales.dtype == torch.int16 else q.scales
     table = _table(fmt.scale) if scales.dtype == torch.uint8 else None
-    codes, scales = codes.contiguous(), scales.contiguous()
-    amax = amax.contiguous() if amax is not None else None
-    asked = CStored(
+    codes, scales = q.codes.contiguous(), scales.contiguous()
+    amax = q.amax.contiguous() if outer else None
+    call = CStored(
         rows=codes.shape[0],
         columns=num_columns,
         block_rows=fmt.block[0],
@@ -132,23 +117,16 @@ def asked_of_c(
         scale_values=c.address(table),
         amax=c.address(amax),
     )
-    return asked, [codes, scales, table, amax]
+    # which live as long as the call
+    call.held = codes, scales, table, amax
+    return call
 
 
-def _by_native(
-    codes: Tensor,
-    scales: Tensor,
-    amax: Tensor | None,
-    fmt: BlockFormat,
-    num_columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
+def _by_c(q: Stored, num_columns: int, dtype: torch.dtype, *, outer: bool) -> Tensor:
     in_c = dtype if dtype in c.DTYPES else torch.float32
-    asked, kept = asked_of_c(codes, scales, amax, fmt, num_columns, in_c)
-    y = c.new_result((codes.shape[0], num_columns), in_c)
-    asked.y = y.data_ptr()
-    failed = backends.native("dequantize")(ctypes.byref(asked))
-    del kept
-    if failed:
+    call = as_c(q, num_columns, in_c, outer=outer)
+    y = c.new_result((q.codes.shape[0], num_columns), in_c)
+    call.y = y.data_ptr()
+    if backends.native("dequantize")(ctypes.byref(call)):
         raise MemoryError(f"no memory to dequantize a matrix of shape {tuple(y.shape)}")
     return y.to(dtype)

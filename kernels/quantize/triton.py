@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fp4lab.formats import E2M1, WHOLE, BlockFormat, Level, Overflow, Selection, Ties
 from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform
+from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.philox.triton import NoiseArguments, is_aligned, salts
 from fp4lab.kernels.quantize import triton_columns
 from fp4lab.kernels.quantize.reference import Quantization, amax_shape, code_dtype, scale_grid
-from fp4lab.kernels.quantize.scales import positive_nan_
 from fp4lab.kernels.quantize.triton_kernels import Result, amax_kernel, quantize_kernel
 from fp4lab.kernels.triton.constants import DTYPES, How, Plan, sign_mask
 from fp4lab.kernels.triton.launch import as_integers, launch, plain, readable

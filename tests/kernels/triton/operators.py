@@ -18,11 +18,11 @@ from fp4lab.kernels.matmul import triton as matmul
 from fp4lab.kernels.matmul import triton_grouped, triton_scaled
 from fp4lab.kernels.matmul.triton import Factor
 from fp4lab.kernels.minifloat import triton as minifloat
+from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.philox import triton as philox
 from fp4lab.kernels.quantize import reference, triton_columns, triton_pair, triton_stored
 from fp4lab.kernels.quantize import triton as quantize
 from fp4lab.kernels.quantize.reference import Noise, Quantization
-from fp4lab.kernels.quantize.scales import positive_nan_
 from fp4lab.kernels.triton import launch
 
 __all__ = [
