@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from typing import Any, TypeVar
@@ -91,21 +92,50 @@ def with_denormals(function: Function) -> Function:
     """A function in which torch does not flush denormals on a CPU, whatever the caller has set.
 
     The formats need them: block scales and products of scales may be subnormal. The C operators
-    see to it themselves, for every thread. What `torch.set_flush_denormal(True)` changes are the
-    sums of products, which torch computes.
+    see to it themselves, for every thread. Torch's worker threads flush for good where they began
+    while the caller did; then one thread computes. What `torch.set_flush_denormal(True)` changes
+    are the sums of products, which torch computes.
     """
 
     @wraps(function)
     def inner(*arguments: Any) -> Any:
-        if _TINY * 1.0 != 0:
+        flushes, threads = _TINY * 1.0 == 0, torch.get_num_threads()
+        if threads == 1 and not flushes:
             return function(*arguments)
-        torch.set_flush_denormal(False)
+        if flushes:
+            torch.set_flush_denormal(False)
+        alone = threads > 1 and _workers_flush(threads)
+        if alone:
+            torch.set_num_threads(1)
         try:
             return function(*arguments)
         finally:
-            torch.set_flush_denormal(True)
+            if alone:
+                torch.set_num_threads(threads)
+            if flushes:
+                torch.set_flush_denormal(True)
 
     return inner  # type: ignore[return-value]
+
+
+class _Workers(threading.local):
+    """The worker threads of one thread of Python, as they were found."""
+
+    count = 1
+    flush = False
+
+
+_workers = _Workers()
+
+
+def _workers_flush(threads: int) -> bool:
+    """Whether torch's worker threads flush denormals; found anew when their number changes."""
+    if threads != _workers.count:
+        # enough that every thread gets some
+        tiny = torch.full((threads << 16,), 2.0**-140, dtype=torch.float32, device="cpu")
+        _workers.flush = bool((tiny * 0.5 == 0).any())
+        _workers.count = threads
+    return _workers.flush
 
 
 def native(name: str) -> Any:
@@ -124,7 +154,8 @@ def _check_native(name: str, device: torch.device) -> None:
     there, wanted = instruction_sets(), name.partition("-")[2]
     if not there or (wanted and wanted not in there):
         reason = load()[1] or f"this processor and compiler have {', '.join(there)}"
-        raise InputError(f"backend={name!r} cannot be had: {reason}; use 'native' or 'torch'")
+        cure = "use 'native'" if there else "install a C compiler or set CC, or use 'torch'"
+        raise InputError(f"backend={name!r} cannot be had: {reason}; {cure}")
 
 
 def _check_triton(device: torch.device) -> None:

@@ -22,14 +22,14 @@ from fp4lab.kernels.matmul import dispatch as matmul_dispatch
 from fp4lab.kernels.matmul import packed
 from fp4lab.kernels.minifloat import dispatch as minifloat
 from fp4lab.kernels.philox import dispatch as philox
+from fp4lab.kernels.philox.reference import check_place
 from fp4lab.kernels.quantize import dispatch, stored
-from fp4lab.kernels.quantize.reference import Noise, Quantization
-from fp4lab.kernels.quantize.stored import Stored
+from fp4lab.kernels.quantize.reference import Noise, Quantization, check_amax
+from fp4lab.kernels.quantize.stored import checked
 from fp4lab.kernels.schema import (
     Quantizer,
     dense,
     element_of,
-    format_of,
     library,
     quantizer_of,
     transform_of,
@@ -51,8 +51,10 @@ def _asked(
     noise = None
     if noise_bits:
         assert state is not None
+        check_place(x.shape[0], x.shape[1], row_ids, column_offset)
         noise = Noise(state, stream, noise_bits, row_ids, column_offset)
     if amax is not None:
+        check_amax(amax, fmt, x.shape[transposed])
         # a magnitude: -0 is 0; and a copy, for an operator's result must not be its input
         amax = amax.to(torch.float32) + 0.0
     if transform is None:
@@ -142,14 +144,14 @@ def _amax_impl(x: Tensor, quantizer: str) -> Tensor:
 def _dequantize_impl(
     codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> Tensor:
-    return stored.dequantized(Stored(codes, scales, amax, format_of(format)), K, dtype)
+    return stored.dequantized(checked(codes, scales, amax, format, K), K, dtype)
 
 
 @_implements("stored_operand")
 def _stored_operand_impl(
     codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    values, epilogue = stored.operand(Stored(codes, scales, amax, format_of(format)), K, dtype)
+    values, epilogue = stored.operand(checked(codes, scales, amax, format, K), K, dtype)
     # a copy, for an operator's result must not be its input
     return values, epilogue.clone(memory_format=torch.contiguous_format)
 
@@ -202,7 +204,7 @@ def _grouped_matmul_impl(
 def _packed_matmul_impl(
     x: Tensor, codes: Tensor, scales: Tensor, amax: Tensor, format: str, int8: bool
 ) -> Tensor:
-    return packed.packed_matmul(x, Stored(codes, scales, amax, format_of(format)), int8)
+    return packed.packed_matmul(x, checked(codes, scales, amax, format, x.shape[1]), int8)
 
 
 @_multiplies("stored_matmul", decodes=True)
@@ -219,8 +221,8 @@ def _stored_matmul_impl(
     dtype: torch.dtype,
 ) -> Tensor:
     sides = (
-        Stored(a, a_scales, a_amax, format_of(a_format)),
-        Stored(b, b_scales, b_amax, format_of(b_format)),
+        checked(a, a_scales, a_amax, a_format, K),
+        checked(b, b_scales, b_amax, b_format, K),
     )
     return matmul_dispatch.stored_matmul(*sides, K, dtype)
 

@@ -11,7 +11,7 @@ there, before amax is taken.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ def row(size: int, k: int) -> Tensor:
     return h_j
 
 
-@cache
+@lru_cache(maxsize=64)
 def matrix(size: int, signs: tuple[int, ...]) -> Tensor:
     """diag(signs) @ H in float32, entries +-1."""
     return torch.stack(list(_rows(size, signs)))

@@ -19,10 +19,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 KERNELS = HERE.parent
-#: -ffp-contract=off and no -ffast-math: every operation rounds as it is written
+#: -ffp-contract=off and no -ffast-math: every operation rounds as it is written; numbers are also
+#: read as the words that hold them
 FLAGS = (
     *("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-std=gnu11"),
-    *("-fPIC", "-fvisibility=hidden"),
+    *("-fno-strict-aliasing", "-fPIC", "-fvisibility=hidden"),
 )
 #: name of each instruction set, and what makes a compiler use it
 X86 = {
@@ -101,4 +102,5 @@ def _started(command: list[str], made: Path) -> tuple[subprocess.Popen[str], Pat
 def _finished(process: subprocess.Popen[str], made: Path) -> None:
     _, errors = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"the C compiler failed on {made.name}: {errors[-300:]}")
+        said = errors[-300:] or f"it ended with status {process.returncode} and said nothing"
+        raise RuntimeError(f"the C compiler failed on {made.name}: {said}")

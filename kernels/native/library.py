@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import sys
 import warnings
 from functools import cache
 from pathlib import Path
@@ -22,8 +23,6 @@ from fp4lab.kernels.native import build
 PACKAGED = Path(__file__).with_name("libfp4lab.so")
 #: the instruction sets by level, see `detect.c`
 LEVELS = {1: "plain", 2: "v2", 3: "v3", 4: "v4"}
-
-
 #: the reason that was told; filled before the warning, which may be an error to the caller
 _told: list[str] = []
 
@@ -34,7 +33,7 @@ def load() -> tuple[ctypes.CDLL | None, str]:
     if library is None and not _told:
         _told.append(reason)
         warnings.warn(
-            f"fp4lab computes without its C operators, several times slower and with the same "
+            f"fp4lab computes without its C operators, 5 to 40 times slower and with the same "
             f"results: {reason}",
             stacklevel=2,
         )
@@ -71,6 +70,7 @@ def _compiled() -> Path:
     cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     target = Path(cache_home) / "fp4lab" / f"libfp4lab-{key}.so"
     if not _is_whole(target):
+        print("fp4lab: compiling its C operators, once", file=sys.stderr, flush=True)
         build.compile_library(target)
         _digest_of(target).write_text(_digest(target), encoding="ascii")
     return target

@@ -90,10 +90,13 @@ def noise(state: Tensor, stream: int, bits: int, column_offset: int) -> Noise:
 
 
 def hadamard(size: int, signs: tuple[int, ...]) -> Hadamard:
-    """A transform; the cache of `matrix` keeps its numbers as long as the process lives."""
+    """A transform, which keeps its matrix as long as it lives."""
     if size == 1 and not signs:
         return Hadamard(1, None)
-    return Hadamard(size, matrix(size, signs).data_ptr())
+    numbers = matrix(size, signs)
+    transform = Hadamard(size, numbers.data_ptr())
+    transform.held = numbers
+    return transform
 
 
 def threads(count: int) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4lab.errors import InputError
 from fp4lab.kernels import backends
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.philox import reference
@@ -25,8 +24,7 @@ def random_bits(
     column_offset: int = 0,
 ) -> Tensor:
     """As `reference.random_bits`, contiguous."""
-    if row_ids is not None and row_ids.shape != (num_rows,):
-        raise InputError(f"row_ids of shape {tuple(row_ids.shape)}: give one for each row")
+    reference.check_place(num_rows, num_columns, row_ids, column_offset)
     shape = (num_rows, num_columns)
     how: dict[str, Any] = {
         "stream": stream,

@@ -76,6 +76,25 @@ def noise_words(state: Tensor, stream: int, bits: int) -> tuple[int, int, int, i
     return low ^ salt[0], high ^ salt[1], step, microbatch
 
 
+def check_place(
+    num_rows: int, num_columns: int, row_ids: Tensor | None, column_offset: int
+) -> None:
+    """InputError unless there is a number for each row, and columns are below 2^34.
+
+    Four columns share a block of noise, whose number has 32 bits.
+    """
+    if row_ids is not None and row_ids.shape != (num_rows,):
+        raise InputError(
+            f"row_ids of shape {tuple(row_ids.shape)}: give one number for each of the {num_rows} "
+            "rows"
+        )
+    if not 0 <= column_offset <= 2**34 - num_columns:
+        raise InputError(
+            f"column_offset={column_offset} with {num_columns} columns is outside [0, 2^34); give "
+            "the global number of the first column"
+        )
+
+
 def random_bits(
     num_rows: int,
     num_columns: int,

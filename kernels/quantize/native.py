@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
+from math import lcm, prod
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -37,6 +38,8 @@ from fp4lab.kernels.quantize.reference import Quantization, amax_shape, code_dty
 _Tensor: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 #: in place of what nobody asked for
 _NOTHING = torch.empty(0, device="cpu")
+#: numbers that blocks and transforms may keep together, which C works on at a time
+LARGEST_UNIT = 1 << 18
 #: what a plain cast is to C: a block without a scale
 UNSCALED, UNSCALED_BLOCK = 4, (1, 128)
 
@@ -122,7 +125,16 @@ def takes(asked: Quantization) -> bool:
         and asked.x_MK.numel() > 0
         and asked.hadamard <= LARGEST_KEPT
         and asked.shape[1] % asked.hadamard == 0
+        and prod(_unit(asked.format, asked.transposed, asked.hadamard)) <= LARGEST_UNIT
     )
+
+
+@lru_cache(maxsize=256)
+def _unit(fmt: BlockFormat, transposed: bool, size: int) -> tuple[int, int]:
+    """Rows and columns of the stored matrix that blocks and the transform keep together."""
+    rows, columns = fmt.block or UNSCALED_BLOCK
+    unit = (max(rows, 1), lcm(max(columns, 1), size))
+    return unit[::-1] if transposed else unit
 
 
 class _Call(NamedTuple):
@@ -130,6 +142,8 @@ class _Call(NamedTuple):
 
     #: without addresses and noise
     plan: bytes
+    #: lives as long as the plan has its address
+    transform: Hadamard
     #: shapes and dtypes of results, contiguous; None: not made
     data: _Tensor | None
     scales: _Tensor | None
@@ -141,7 +155,7 @@ class _Call(NamedTuple):
     as_stored: bool
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _call(
     fmt: BlockFormat,
     transposed: bool,
@@ -155,6 +169,7 @@ def _call(
     scale = fmt.scale if fmt.scale is not None else fmt.element
     codes = want.result == Result.CODES
     as_codes = codes and fmt.scale is not None and fmt.scale.bits <= 8
+    transform = hadamard(size, signs)
     plan = _Plan(
         block_rows=columns if transposed else rows,
         block_columns=rows if transposed else columns,
@@ -172,7 +187,7 @@ def _call(
         even_limit=1.0 - 2.0 ** -(fmt.element.mantissa_bits + 2),
         target=fmt.target,
         amax_factor=fmt.amax_factor,
-        hadamard=hadamard(size, signs),
+        hadamard=transform,
         result=min(want.result, Result.DEQUANTIZED),
         dtype=DTYPES[want.dtype],
         has_amax=has_amax,
@@ -195,6 +210,7 @@ def _call(
     told = want.amax or fmt.level == Level.ROW
     return _Call(
         plan=bytes(plan),
+        transform=transform,
         data=None if want.result == Result.NOTHING else data,
         scales=scales,
         amax=(amax_shape(fmt, shape[0]), torch.float32) if told and not has_amax else None,
@@ -213,6 +229,9 @@ def quantize(asked: Quantization, want: Want) -> Made:
 
 def quantize_both(asked: Sequence[Quantization], wanted: Sequence[Want]) -> list[Made]:
     """Quantize one matrix in two ways that C `takes`, from the same reads of it."""
+    units = [_unit(one.format, one.transposed, one.hadamard) for one in asked]
+    if prod(map(lcm, *units)) > LARGEST_UNIT:
+        return [quantize(one, want) for one, want in zip(asked, wanted, strict=True)]
     both = [_plan(one, want) for one, want in zip(asked, wanted, strict=True)]
     plans = (_Plan * 2)(*(plan for plan, _ in both))
     _run(plans, 2, asked[0].x_MK)
@@ -257,7 +276,6 @@ def _plan(asked: Quantization, want: Want) -> tuple[_Plan, Made]:
         plan.noise = c_noise(noise.state, noise.stream, noise.bits, noise.column_offset)
         if noise.row_ids is not None:
             row_ids = noise.row_ids.to(torch.int64).contiguous()
-            assert row_ids.shape == (rows,)
             # which lives as long as the plan
             plan.held, plan.row_ids = row_ids, row_ids.data_ptr()
     if call.data is None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fp4lab.errors import InputError
 from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level, Selection
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
@@ -101,6 +102,15 @@ def scale_grid(fmt: BlockFormat, num_rows: int, num_columns: int) -> tuple[int, 
 def amax_shape(fmt: BlockFormat, num_rows: int) -> tuple[int]:
     """Of the second-level amax: `[1]`, `[M]` or `[0]`."""
     return ({Level.NONE: 0, Level.TENSOR: 1, Level.ROW: num_rows}[fmt.level],)
+
+
+def check_amax(amax: Tensor, fmt: BlockFormat, num_rows: int) -> None:
+    """InputError unless it has the shape that the format's second level has."""
+    shape = amax_shape(fmt, num_rows)
+    if amax.shape != shape:
+        raise InputError(
+            f"amax of shape {tuple(amax.shape)}: this format needs {shape} for {num_rows} rows"
+        )
 
 
 def epilogue_shape(fmt: BlockFormat, num_rows: int) -> tuple[int, ...]:

@@ -9,11 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, ElementType, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat.reference import decode, positive_nan_, rounded_to
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.quantize import reference
+from fp4lab.kernels.schema import format_of
 
 
 class CStored(ctypes.Structure):
@@ -35,6 +37,24 @@ class Stored(NamedTuple):
     scales: Tensor
     amax: Tensor
     format: BlockFormat
+
+
+def checked(codes: Tensor, scales: Tensor, amax: Tensor, format: str, num_columns: int) -> Stored:
+    """The parts with their format; InputError where they do not belong together."""
+    fmt, num_rows = format_of(format), codes.shape[0]
+    width = (num_columns + 1) // 2 if fmt.packed else num_columns
+    grid = (0, 0) if fmt.scale is None else reference.scale_grid(fmt, num_rows, num_columns)
+    for name, part, shape in (
+        ("codes", codes, (num_rows, width)),
+        ("scales", scales, grid),
+        ("amax", amax, reference.amax_shape(fmt, num_rows)),
+    ):
+        if part.shape != shape:
+            raise InputError(
+                f"{name} of shape {tuple(part.shape)}: {num_rows} rows of {num_columns} numbers in "
+                f"this format need {shape}; give the parts that fp4lab.quantize made"
+            )
+    return Stored(codes, scales, amax, fmt)
 
 
 def dequantized(q: Stored, num_columns: int, dtype: torch.dtype) -> Tensor:
