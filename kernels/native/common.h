@@ -113,7 +113,7 @@ static void expect_writes(void *memory, int64_t bytes)
 }
 
 /* number i of a row, whose dtype is a constant where this is inlined; float16 rows are converted as
- * wholes, and a number that is written is not NaN */
+ * wholes; the only NaN that is written is THE_NAN, which this rounding leaves as it is */
 INLINE float number_at(const void *x, const int dtype, int64_t i)
 {
     return dtype == FLOAT32 ? ((const float *)x)[i] : from_bfloat16(((const uint16_t *)x)[i]);
