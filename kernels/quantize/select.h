@@ -15,9 +15,7 @@ INLINE void error_run(const plan_t *p, const int plain, const int bits, const in
     for (int64_t i = 0; i < count; i++) {
         float v = x[i] * m + zero;
         uint32_t random = bits ? noise_at(noise, bits, at + i) : 0;
-        float q = plain  ? rounded(bits, v, t, random)
-                  : bits ? round_stochastic(v, t, random, bits)
-                         : round_nearest(v, t);
+        float q = plain ? rounded(bits, v, t, random) : any_rounded(bits, v, t, random);
         float difference = ((q * decode) * outer) / factor - x[i];
         error[i] = squared ? difference * difference : magnitude(difference);
     }
