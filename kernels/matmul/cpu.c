@@ -189,7 +189,7 @@ static int bf16_product(const product_t *q)
 {
     const stored_t *p = &q->weights;
     const int64_t K = p->columns, N = p->rows, blocks = K / p->block_columns, ld = round_up(K, 256);
-    const int64_t br = p->block_rows ? p->block_rows : N;
+    const int64_t br = side(p->block_rows, N);
     uint16_t numbers[32], *x = calloc((size_t)(q->batch * ld), 2);
     if (!x) return 1;
     for (int64_t b = 0; b < q->batch; b++)
@@ -223,7 +223,7 @@ static int int8_product(const product_t *q)
 {
     const stored_t *p = &q->weights;
     const int64_t K = p->columns, N = p->rows, groups = round_up(ceil_div(K, 128), 2);
-    const int64_t blocks = K / p->block_columns, br = p->block_rows ? p->block_rows : N;
+    const int64_t blocks = K / p->block_columns, br = side(p->block_rows, N);
     uint8_t numbers[64];
     for (uint32_t c = 0; c < 64; c++)
         numbers[c] = (uint8_t)(int32_t)(2.0f * number_of(c & 15, p->element, 0) + 12.0f);
@@ -288,7 +288,7 @@ static int decoded_product(const product_t *q)
 {
     const stored_t *p = &q->weights;
     const int64_t K = p->columns, N = p->rows, width = p->packed ? ceil_div(K, 2) : K;
-    const int64_t bc = p->block_columns ? p->block_columns : max64(K, 1), blocks = ceil_div(K, bc);
+    const int64_t bc = side(p->block_columns, K), blocks = ceil_div(K, bc);
     float *x = malloc((size_t)max64(q->batch * K, 1) * 4);
     int failed = x == NULL;
     if (!failed) {

@@ -41,6 +41,11 @@ INLINE int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 INLINE int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
+/* bytes of a number */
+INLINE int64_t size_of(int32_t dtype) { return dtype == FLOAT32 ? 4 : 2; }
+/* rows or columns of a block; 0 is the whole extent */
+INLINE int64_t side(int64_t block, int64_t extent) { return block ? block : max64(extent, 1); }
+
 INLINE float from_bfloat16(uint16_t b) { return float_of((uint32_t)b << 16); }
 
 INLINE uint16_t to_bfloat16(float f)

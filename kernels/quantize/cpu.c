@@ -76,12 +76,12 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_
     /* blocks that do not start with the tile span it: one number for all its columns */
     const int one = !p->block_columns || p->block_scale == UNSCALED;
     const int64_t columns_a_scale = one ? t.columns : bc;
-    const int64_t size = x->dtype == FLOAT32 ? 4 : 2, out_size = p->dtype == BFLOAT16 ? 2 : 4;
-    const int64_t in_size = values.dtype == FLOAT32 ? 4 : 2;
+    const int32_t values_dtype = p->dtype == BFLOAT16 ? BFLOAT16 : FLOAT32;
+    const int64_t size = size_of(x->dtype), out_size = size_of(values_dtype);
     for (int64_t r = 0; r < t.rows; r++) {
         const int64_t at = ((t.row + r) / br - a) * wide;
         const row_t row = {
-            .x = (const char *)values.data + r * values.ld * in_size,
+            .x = (const char *)values.data + r * values.ld * size_of(values.dtype),
             .x_dtype = values.dtype,
             .multiplier = s->multiplier + at,
             .factor = s->factor + at,
@@ -92,7 +92,7 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_
             .values = writes_in_place(p)
                           ? (char *)p->values + ((t.row + r) * x->columns + t.column) * out_size
                           : (char *)s->out + r * t.columns * out_size,
-            .values_dtype = p->dtype == BFLOAT16 ? BFLOAT16 : FLOAT32,
+            .values_dtype = values_dtype,
             .codes = p->codes ? s->row_codes : NULL,
         };
         element_row(p, finite, columns_a_scale, &row);
@@ -152,7 +152,7 @@ int EXPORT(quantize)(plan_t *plans, int32_t count, const matrix_t *x)
         if (!p->amax) p->amax = unread + i;
         const int outer = p->level != LEVEL_NONE && !p->has_amax;
         wanted |= p->values || p->codes;
-        expect_writes(p->values, x->rows * x->columns * (p->dtype == FLOAT32 ? 4 : 2));
+        expect_writes(p->values, x->rows * x->columns * size_of(p->dtype));
         expect_writes(p->codes, x->rows * x->columns / (p->packed ? 2 : 1));
         if (!spans(p) && !outer) continue;
         needed = 1;

@@ -105,7 +105,7 @@ static void stored_row(const stored_t *p, const uint8_t *codes, const float *fac
 /* what multiplies the elements of each block in a row; returns whether all of it is finite */
 static int row_factors(const stored_t *p, int64_t row, int64_t blocks, float *restrict factor)
 {
-    const int64_t br = p->block_rows ? p->block_rows : max64(p->rows, 1), at = row / br * blocks;
+    const int64_t at = row / side(p->block_rows, p->rows) * blocks;
     const uint8_t *codes = (const uint8_t *)p->scales + at;
     const float *scales = (const float *)p->scales + at, *values = p->scale_values;
     const float inverse = p->inverse, outer = p->amax ? p->amax[p->per_row ? row : 0] : 0.0f;
