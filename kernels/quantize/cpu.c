@@ -15,23 +15,29 @@
 #include "write.h"
 
 /* 4-over-6: leaves the chosen scales in decode and multiplier */
-static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, int64_t bc,
-                   const float *x, int64_t ld, const char *noise, int64_t noise_stride, scratch_t *s)
+static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, int64_t bc, view_t x,
+                   const char *noise, int64_t noise_stride, scratch_t *s)
 {
     const int64_t high = ceil_div(t.rows, br), wide = ceil_div(t.columns, bc);
     for (int64_t i = 0; i < high; i++) {
-        const int64_t top = i * br, rows = min64(br, t.rows - top), at = i * wide;
+        const int64_t top = i * br, at = i * wide;
         float *decode = s->decode + at, *multiplier = s->multiplier + at;
         float *decode4 = s->other_decode + at, *multiplier4 = s->other_multiplier + at;
         const int finite = output_factors(p, a + i, b, 1, wide, decode, multiplier, s->factor) &
                            output_factors(p, a + i, b, 1, wide, decode4, multiplier4, s->factor) &
                            (most_of((const uint32_t *)s->amax + at, wide) < INFINITY_BITS);
-        const char *drawn = noise ? noise + top * noise_stride : NULL;
+        const blocks_t blocks = {
+            .a = a + i,
+            .b = b,
+            .rows = min64(br, t.rows - top),
+            .columns = t.columns,
+            .x = {(const float *)x.data + top * x.ld, x.ld, FLOAT32},
+            .noise = noise ? noise + top * noise_stride : NULL,
+            .noise_stride = noise_stride,
+        };
         float *error6 = s->errors, *error4 = s->errors + wide;
-        block_errors(p, finite, a + i, b, rows, t.columns, x + top * ld, ld, multiplier, decode,
-                     drawn, noise_stride, s->sums, error6);
-        block_errors(p, finite, a + i, b, rows, t.columns, x + top * ld, ld, multiplier4, decode4,
-                     drawn, noise_stride, s->sums, error4);
+        block_errors(p, finite, &blocks, multiplier, decode, s->sums, error6);
+        block_errors(p, finite, &blocks, multiplier4, decode4, s->sums, error4);
         for (int64_t j = 0; j < wide; j++) {
             const int four = error4[j] < error6[j];
             decode[j] = four ? decode4[j] : decode[j];
@@ -69,7 +75,7 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_
     if (p->selection) {
         memcpy(s->other_decode, s->amax, (size_t)(high * wide) * 4);
         block_scales(p, a, b, high, wide, 1.5f, s->other_decode, s->other_multiplier);
-        choose(p, a, b, t, br, bc, values.data, values.ld, noise, noise_stride, s);
+        choose(p, a, b, t, br, bc, values, noise, noise_stride, s);
     }
     int finite = output_factors(p, a, b, high, wide, s->decode, s->multiplier, s->factor);
     finite &= most_of((const uint32_t *)s->amax, high * wide) < INFINITY_BITS;
