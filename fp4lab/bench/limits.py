@@ -6,7 +6,7 @@ import ctypes
 import gc
 import os
 import sys
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import fp4lab
@@ -38,12 +38,17 @@ def rows() -> list[Row]:
         "fake-quantize nvfp4 stochastic8": fake_quantizing(formats.NVFP4, Rounding.STOCHASTIC_8),
         "quantize nvfp4": quantizing(formats.NVFP4),
     }
-    copy = _TwoThreads(lambda x: (copying(x), x.nbytes))
+    copy = partial(_two_threads_job, make=lambda x: (copying(x), x.nbytes))
     memory, call = "memory of fake-quantize nvfp4", "call of fake-quantize nvfp4"
     return [
         Row(group=GROUP, name="two threads copy", job=copy),
         *(
-            Row(group=GROUP, name=f"two threads {name}", job=_TwoThreads(make), target=TWICE)
+            Row(
+                group=GROUP,
+                name=f"two threads {name}",
+                job=partial(_two_threads_job, make=make),
+                target=TWICE,
+            )
             for name, make in makes.items()
         ),
         Row(group=GROUP, name=memory, job=_memory_job, target=Target(1)),
@@ -51,36 +56,31 @@ def rows() -> list[Row]:
     ]
 
 
-@dataclass(frozen=True)
-class _TwoThreads:
+def _two_threads_job(setting: Setting, row: Row, *, make: Make) -> Job:
     """The same call with one thread and with two, by wall clock, into memory that is there."""
+    if (os.cpu_count() or 1) < 2:
+        raise LeftOutError("there is one core here")
+    run = in_place(make(setting.matrix(setting.size, setting.size))[0])
+    load = load_average()
 
-    make: Make
+    def with_threads(count: int) -> Run:
+        def call() -> None:
+            with threads_set(count):
+                run()
 
-    def __call__(self, setting: Setting, row: Row) -> Job:
-        if (os.cpu_count() or 1) < 2:
-            raise LeftOutError("there is one core here")
-        run = in_place(self.make(setting.matrix(setting.size, setting.size))[0])
-        load = load_average()
+        return call
 
-        def with_threads(count: int) -> Run:
-            def call() -> None:
-                with threads_set(count):
-                    run()
-
-            return call
-
-        claim = Claim(
-            name=row.name,
-            of="two",
-            to="one",
-            against="one thread's speed",
-            target=row.target,
-            faster=True,
-            # the wall clock counts what other processes take, too
-            note=f"load average {load[0]}" if load else "",
-        )
-        return Job(runs={"one": with_threads(1), "two": with_threads(2)}, claims=[claim], wall=True)
+    claim = Claim(
+        name=row.name,
+        of="two",
+        to="one",
+        against="one thread's speed",
+        target=row.target,
+        faster=True,
+        # the wall clock counts what other processes take, too
+        note=f"load average {load[0]}" if load else "",
+    )
+    return Job(runs={"one": with_threads(1), "two": with_threads(2)}, claims=[claim], wall=True)
 
 
 def _memory_job(setting: Setting, row: Row) -> Job:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -20,7 +21,7 @@ import fp4lab
 from fp4lab import formats
 from fp4lab.bench.measure import Run
 from fp4lab.bench.results import Target
-from fp4lab.bench.rows import Claim, Job, Row, Setting
+from fp4lab.bench.rows import Claim, Job, Row, Setting, dtype_name
 from fp4lab.formats import ELEMENTS, BlockFormat, ElementType, Hadamard, Rounding, Selection
 from fp4lab.kernels import backends, ops
 from fp4lab.kernels.native.structures import Pieces, results_reused
@@ -31,7 +32,7 @@ GROUP = "operators"
 NEW_RESULT = "new result"
 GPU_SHARE = Target(0.85, "at least")
 OVER_FLOAT32 = Target(1.4)
-NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+DTYPES = (torch.float32, torch.bfloat16)
 #: makes the call for a matrix; the second is the bytes it reads
 Make: TypeAlias = Callable[[Tensor], tuple[Run, int]]
 
@@ -130,7 +131,8 @@ def rows(*, gpu: bool = False) -> list[Row]:
     for operator in OPERATORS:
         limit = None if operator.limit is None else Target(operator.limit)
         target = GPU_SHARE if gpu else limit
-        found.append(Row(group=GROUP, name=operator.name, job=_Job(operator), target=target))
+        job = partial(_operator_job, operator=operator)
+        found.append(Row(group=GROUP, name=operator.name, job=job, target=target))
     return found
 
 
@@ -160,35 +162,32 @@ def copying(x: Tensor) -> Run:
 
 def _copy_job(setting: Setting, row: Row) -> Job:
     runs, claims = {}, []
-    for dtype, name in NAMES.items():
+    for dtype in DTYPES:
+        name = dtype_name(dtype)
         x = setting.matrix(setting.size, setting.size, dtype=dtype)
         runs[name] = copying(x)
         claims.append(Claim(name=f"{row.name}, {name}", of=name, moved=2 * x.nbytes))
     return Job(runs=runs, claims=claims)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Sets an operator up for both dtypes, and for float32 with a new result."""
-
-    operator: Operator
-
-    def __call__(self, setting: Setting, row: Row) -> Job:
-        runs: dict[str, Run] = {}
-        claims = []
-        for dtype, name in NAMES.items():
-            x = setting.matrix(setting.size, setting.size, dtype=dtype)
-            copy, moved = f"copy {name}", 2 * x.nbytes
-            runs[copy] = copying(x)
-            run, reads = self.operator.make(x)
-            runs[name] = in_place(run)
-            total = reads + bytes_of(run())
-            claims.append(_claim(row, name, moved=total, copy=(copy, moved), device=x.device))
-            if dtype == torch.float32 and backends.chosen(x.device) == "native":
-                runs[NEW_RESULT] = run
-                words = f"{row.name}, {NEW_RESULT}, {name}"
-                claims.append(Claim(name=words, of=NEW_RESULT, to=copy, against="copy"))
-        return Job(runs=runs, claims=claims)
+def _operator_job(setting: Setting, row: Row, *, operator: Operator) -> Job:
+    """An operator at both dtypes, and at float32 with a new result."""
+    runs: dict[str, Run] = {}
+    claims = []
+    for dtype in DTYPES:
+        name = dtype_name(dtype)
+        x = setting.matrix(setting.size, setting.size, dtype=dtype)
+        copy, moved = f"copy {name}", 2 * x.nbytes
+        runs[copy] = copying(x)
+        run, reads = operator.make(x)
+        runs[name] = in_place(run)
+        total = reads + bytes_of(run())
+        claims.append(_claim(row, name, moved=total, copy=(copy, moved), device=x.device))
+        if dtype == torch.float32 and backends.chosen(x.device) == "native":
+            runs[NEW_RESULT] = run
+            words = f"{row.name}, {NEW_RESULT}, {name}"
+            claims.append(Claim(name=words, of=NEW_RESULT, to=copy, against="copy"))
+    return Job(runs=runs, claims=claims)
 
 
 def _claim(

@@ -33,10 +33,9 @@ from fp4lab.bench.peers import (
     Peer,
     Work,
     on_their_own,
-    one_line,
 )
 from fp4lab.bench.results import Line, Target
-from fp4lab.bench.rows import Claim, Job, Row, Setting
+from fp4lab.bench.rows import Claim, Job, Row, Setting, one_line
 from fp4lab.formats import BlockFormat
 from fp4lab.recipes import LinearRecipe
 

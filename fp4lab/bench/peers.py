@@ -23,12 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fp4lab import formats
+from fp4lab.bench.rows import dtype_name, one_line
 from fp4lab.formats import BlockFormat, ScaleRule, Ties
 
 QUANTIZE, FAKE, MX_FAKE = "quantize nvfp4", "fake-quantize nvfp4", "fake-quantize mxfp4"
 LINEAR, MX_LINEAR = "linear nvfp4", "linear mxfp4"
 KINDS = (QUANTIZE, FAKE, MX_FAKE, LINEAR, MX_LINEAR)
-ROW, MX_ROW = 16, 32
+BLOCK, MX_BLOCK = 16, 32
 
 _MX_FLOOR = formats.MXFP4.replace(name="mxfp4_floor", scale_rule=ScaleRule.FLOOR)
 _MX_EVEN = formats.MXFP4.replace(name="mxfp4_even", scale_rule=ScaleRule.EVEN)
@@ -108,12 +109,6 @@ def _holds_folder_of_ours(path: str) -> bool:
     return Path(path or ".", "fp4lab", "kernels").is_symlink()
 
 
-def one_line(error: BaseException) -> str:
-    """The first line of what an error says, with its kind."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text[:160]}".rstrip(": ")
-
-
 def _torchao() -> list[Work]:
     from torchao.prototype.mx_formats.mx_tensor import MXTensor
     from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
@@ -125,7 +120,7 @@ def _torchao() -> list[Work]:
         return quantize(x).dequantize(x.dtype)
 
     def mx_fake(x: Tensor) -> Any:
-        return MXTensor.to_mx(x, torch.float4_e2m1fn_x2, MX_ROW).dequantize(x.dtype)
+        return MXTensor.to_mx(x, torch.float4_e2m1fn_x2, MX_BLOCK).dequantize(x.dtype)
 
     floor = "scales below 2^-6 become 2^-6"
     return [
@@ -156,7 +151,7 @@ def _compressed_tensors() -> list[Work]:
 
     def quantize(x: Tensor) -> Any:
         scale, _, level = scales(x)
-        codes = quantize_and_pack_fp4(x, scale, global_scale=level, group_size=ROW)
+        codes = quantize_and_pack_fp4(x, scale, global_scale=level, group_size=BLOCK)
         return codes, scale.to(nv.scale_dtype), level
 
     def values(result: Any) -> Tensor:
@@ -184,18 +179,18 @@ def _modelopt() -> list[Work]:
     from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 
     def quantize(x: Tensor) -> Any:
-        return NVFP4QTensor.quantize(x, ROW)
+        return NVFP4QTensor.quantize(x, BLOCK)
 
     def values(result: Any) -> Tensor:
         q, scale, level = result
-        return _itself(q.dequantize(scale=scale, double_scale=level, block_sizes={-1: ROW}))
+        return _itself(q.dequantize(scale=scale, double_scale=level, block_sizes={-1: BLOCK}))
 
     def fake(x: Tensor) -> Tensor:
         return values(quantize(x))
 
     def mx_fake(x: Tensor) -> Any:
-        q, scale = MXFP4QTensor.quantize(x, MX_ROW)
-        return q.dequantize(scale=scale, block_sizes={-1: MX_ROW})
+        q, scale = MXFP4QTensor.quantize(x, MX_BLOCK)
+        return q.dequantize(scale=scale, block_sizes={-1: MX_BLOCK})
 
     return [
         Work(kind=QUANTIZE, run=quantize, values=values),
@@ -218,7 +213,7 @@ def _fouroversix() -> list[Work]:
         return _itself(package.dequantize(q, dtype, intermediate_dtype=torch.float32))
 
     def linear(x: Tensor, w: Tensor) -> Any:
-        dtype = package.DataType(str(x.dtype).removeprefix("torch."))
+        dtype = package.DataType(dtype_name(x.dtype))
         return package.quantized_matmul(
             x, w, input_config=config, other_config=config, out_dtype=dtype
         )
@@ -237,7 +232,7 @@ def _microxcaling() -> list[Work]:
 
     kind = "fp4_e2m1"
     elements = dict.fromkeys(("w_elem_format", "a_elem_format"), kind)
-    how = {"block_size": MX_ROW, "scale_bits": 8, "round": "even", "custom_cuda": False}
+    how = {"block_size": MX_BLOCK, "scale_bits": 8, "round": "even", "custom_cuda": False}
     specs = finalize_mx_specs({**elements, **how})
 
     def mx_fake(x: Tensor) -> Any:

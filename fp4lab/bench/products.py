@@ -21,7 +21,7 @@ import fp4lab
 from fp4lab import formats, recipes
 from fp4lab.bench.measure import Run
 from fp4lab.bench.results import Target
-from fp4lab.bench.rows import Claim, Job, LeftOutError, Row, Setting
+from fp4lab.bench.rows import Claim, Job, LeftOutError, Row, Setting, dtype_name
 from fp4lab.functional.products import Accumulate
 from fp4lab.kernels.matmul.dispatch import has_bf16
 from fp4lab.models import GPT, GPTConfig, get_preset
@@ -95,7 +95,7 @@ def _linear_job(
         name=f"{row.name} {tokens}x{outputs}x{inputs}",
         of="ours",
         to="matmul",
-        against=f"{_short(dtype)} matmul",
+        against=f"{dtype_name(dtype)} matmul",
         target=row.target,
         flops=flops,
         roof=("matmul", 0),
@@ -114,10 +114,6 @@ def _pass(layer: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, dy: Tens
         return torch.autograd.grad(layer(x), (x, weight), dy)
 
     return forward if dy is None else both
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _gpt_job(setting: Setting, row: Row, *, autocast: bool = False) -> Job:
@@ -253,7 +249,7 @@ def _grouped_job(setting: Setting, row: Row) -> Job:
         name=f"{row.name}, {EXPERTS} experts of {side}x{side}",
         of="ours",
         to="matmul",
-        against=f"{_short(dtype)} matmuls",
+        against=f"{dtype_name(dtype)} matmuls",
         target=row.target,
         flops=2 * sum(counts) * side * side,
         roof=("matmul", 0),

@@ -26,6 +26,17 @@ class LeftOutError(Exception):
     """Raised while a row is set up: it cannot be measured here, and the message says why."""
 
 
+def one_line(error: BaseException) -> str:
+    """The first line of what an error says, with its kind."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text[:160]}".rstrip(": ")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as it stands in a line: `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """How to measure: `size` is the side of the square matrices, from which all shapes follow."""

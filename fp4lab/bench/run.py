@@ -21,9 +21,8 @@ from fp4lab.bench.measure import (
     stopwatch_for,
     threads_set,
 )
-from fp4lab.bench.peers import one_line
 from fp4lab.bench.results import Findings, Line
-from fp4lab.bench.rows import STATED_SIZE, Claim, LeftOutError, Row, Setting
+from fp4lab.bench.rows import STATED_SIZE, Claim, LeftOutError, Row, Setting, one_line
 
 
 def all_rows(*, gpu: bool = False) -> list[Row]:

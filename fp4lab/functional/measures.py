@@ -85,14 +85,20 @@ def compare(q: Tensor, x: Tensor, *, saturation: float = float("nan")) -> Error:
             Empty: no error. NaN or infinity: the figures mean nothing.
         saturation: passed on; it cannot be seen from the two tensors.
 
+    Returns:
+        the figures, from float64.
+
+    Raises:
+        InputError: q and x differ in shape.
+
     >>> figures = compare(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0]))
     >>> figures.gain, figures.underflow
     (0.5, 0.5)
     """
-    if x.numel() == 0:
-        return Error(float("inf"), 0.0, 1.0, 1.0, 0.0, 0.0)
     if q.shape != x.shape:
         raise InputError(f"q of shape {tuple(q.shape)} and x of {tuple(x.shape)} should be alike")
+    if x.numel() == 0:
+        return Error(float("inf"), 0.0, 1.0, 1.0, 0.0, 0.0)
     q64, x64 = q.detach().to(torch.float64), x.detach().to(torch.float64)
     # squares of what is tiny or huge in float64 would vanish or overflow
     largest = torch.maximum(q64.abs().max(), x64.abs().max())

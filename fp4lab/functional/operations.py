@@ -1,4 +1,4 @@
-"""Quantize, dequantize, fake-quantize, multiply and cast tensors."""
+"""Quantize, dequantize, fake-quantize and cast tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 
 
     Raises:
         InputError: a step or microbatch that is not an integer in [0, 2^32), a seed outside
-            [0, 2^63).
+            [0, 2^63), a layer that is no string.
 
     >>> noise_state(0, "blocks.0.mlp.up", step=7)[2:]
     tensor([7, 0])
@@ -66,7 +66,7 @@ def quantize(
         amax: second-level amax to use (`[1]`, or one per row, at least 0) instead of x's own, which
             is that of the transform after it was rounded to x's dtype.
         ragged: "error", or "pad": incomplete blocks are filled with zeros that decode to nothing.
-        row_ids, column_offset: global row numbers `[M]` and first column, for sharded noise.
+        row_ids, column_offset: global rows, int64 `[M]`, and first column, for sharded noise.
 
     Returns:
         a QuantizedTensor of x's shape.
@@ -174,6 +174,9 @@ def fake_quantize(
             scales.
         rounding and the rest: as in `quantize`. There is no `hadamard`, for the result stands in
             x's own space; transform x first.
+
+    Returns:
+        of x's shape and dtype. Zeros, overflow, NaN and ragged edges: as in `quantize`.
 
     Raises:
         InputError: as `quantize`, and an unknown gradient.

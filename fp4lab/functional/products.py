@@ -39,7 +39,11 @@ def scaled_matmul(
         dtype: of the result.
 
     Returns:
-        `[M, N]`.
+        `[M, N]`, without a gradient.
+
+    A NaN in a or b is in the products of every row that it made NaN in `quantize`: those of its
+    block, or, with one amax for a tensor, all. What exceeds float32 or `dtype` becomes infinite.
+    K = 0 gives zeros, no rows an empty result. Zeros that filled incomplete blocks add nothing.
 
     Raises:
         InputError: an operand that is not quantized, different K, a dtype that is not a
@@ -55,7 +59,7 @@ def scaled_matmul(
     _check_factor("b", b)
     _check_result(dtype)
     _check_inner(a, b)
-    fast = check_accumulate(accumulate, a.device, a.format, b.format)
+    fast = _check_accumulate(accumulate, a.device, a.format, b.format)
     if fast:
         sides = [(*q.parts(), q.format.definition) for q in (a, b)]
         narrow: Tensor = ops.stored_matmul(*sides[0], *sides[1], a.matrix_shape[1], torch.bfloat16)
@@ -66,7 +70,7 @@ def scaled_matmul(
     return product.to(dtype)
 
 
-def check_accumulate(accumulate: str, device: torch.device, *fmts: BlockFormat) -> bool:
+def _check_accumulate(accumulate: str, device: torch.device, *fmts: BlockFormat) -> bool:
     """Whether to multiply in bf16; InputError where "fast" would be wrong or slow."""
     if accumulate not in ("exact", "fast"):
         raise unknown("accumulate", accumulate, ("exact", "fast"))
@@ -135,7 +139,10 @@ def grouped_scaled_matmul(
         accumulate, dtype: as in `scaled_matmul`.
 
     Returns:
-        `[T, N]`.
+        `[T, N]`, without a gradient.
+
+    NaN, overflow, K = 0, no rows and incomplete blocks: as in `scaled_matmul`. A NaN in one of b
+    stays in its group.
 
     Raises:
         InputError: counts that do not fit a or b, matrices that differ in shape or format, second
@@ -162,7 +169,7 @@ def grouped_scaled_matmul(
         )
     _check_result(dtype)
     _check_inner(a, b[0])
-    fast = check_accumulate(accumulate, a.device, a.format, b[0].format)
+    fast = _check_accumulate(accumulate, a.device, a.format, b[0].format)
     narrow = torch.bfloat16 if fast else torch.float32
     a_TK, a_epilogue = _operand(a, narrow)
     values, epilogues = zip(*(_operand(q, narrow) for q in b), strict=True)
@@ -203,7 +210,12 @@ def packed_linear(
         dtype: of the result; None: that of x.
 
     Returns:
-        `[.., N]`.
+        `[.., N]`, without a gradient.
+
+    A NaN in x makes its row of the result NaN, and so does an infinity with int8 activations. A NaN
+    in weight is in the columns of all rows of weight that it made NaN in `quantize`. What exceeds
+    float32 or `dtype` becomes infinite. K = 0 gives zeros, no rows an empty result. Zeros that
+    filled incomplete blocks of weight add nothing.
 
     Raises:
         InputError: x is not floating-point, weight is not such a matrix, K differs, or another word

@@ -16,7 +16,7 @@ int EXPORT(hadamard)(const hadamard_t *h, const void *x, int32_t dtype, int64_t 
     const int64_t wide = min64(columns, by_rows ? max64(16, ROWS_WIDE * 8 / n) : round_up(ROWS_WIDE, n));
     const int64_t across = ceil_div(columns, wide), tiles = across * (rows / high);
     int failed = 0;
-    expect_writes(y, rows * columns * (dtype == FLOAT32 ? 4 : 2));
+    expect_writes(y, rows * columns * size_of(dtype));
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
         const fp_state_t state = keep_denormals();

@@ -60,13 +60,14 @@ static void activations_to_int8(const float *x, int64_t count, int8_t *codes, fl
 }
 
 #if defined(__AVX512F__)
-/* the scales of 256 columns: codes of E4M3 as halves with a smaller exponent, others by table */
+/* whether the table of the numbers of scale codes is that of E4M3 */
 INLINE int are_e4m3(const float *values)
 {
     return values[0x01] == 0x1p-9f && values[0x08] == 0x1p-6f && values[0x7E] == 448.0f &&
            values[0x7F] != values[0x7F];
 }
 
+/* the scales of 256 columns: codes of E4M3 as halves with a smaller exponent, others by table */
 INLINE __m512 scales_of(const stored_t *p, const int e4m3, const uint8_t *codes)
 {
     if (e4m3) {
@@ -162,6 +163,7 @@ TARGET_INT8 static float int8_row(const stored_t *p, const uint8_t *codes, const
     }
     return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
 }
+
 /* whether weights are what the looked-up versions read */
 static int is_looked_up(const product_t *q)
 {
@@ -189,7 +191,7 @@ static int bf16_product(const product_t *q)
 {
     const stored_t *p = &q->weights;
     const int64_t K = p->columns, N = p->rows, blocks = K / p->block_columns, ld = round_up(K, 256);
-    const int64_t br = p->block_rows ? p->block_rows : N;
+    const int64_t br = side(p->block_rows, N);
     uint16_t numbers[32], *x = calloc((size_t)(q->batch * ld), 2);
     if (!x) return 1;
     for (int64_t b = 0; b < q->batch; b++)
@@ -219,11 +221,28 @@ static int bf16_product(const product_t *q)
     return 0;
 }
 
+/* int8 activations as `int8_row` reads them, from codes and scales in the order of the columns */
+static void turn_activations(const int8_t *restrict codes, const float *restrict scale, int64_t columns,
+                             int64_t groups, int8_t *restrict turned, float *restrict lane_scale,
+                             int32_t *restrict correction)
+{
+    for (int64_t lane = 0; lane < groups * 16; lane++) {
+        int32_t sum = 0;
+        for (int64_t i = 0; i < 8; i++) {
+            const int8_t code = codes[lane * 8 + i];
+            turned[lane / 16 * 128 + i % 2 * 64 + lane % 16 * 4 + i / 2] = code;
+            sum += code;
+        }
+        correction[lane] = -12 * sum;
+        lane_scale[lane] = lane * 8 < columns ? scale[lane * 8 / ACTIVATION_BLOCK] : 0.0f;
+    }
+}
+
 static int int8_product(const product_t *q)
 {
     const stored_t *p = &q->weights;
     const int64_t K = p->columns, N = p->rows, groups = round_up(ceil_div(K, 128), 2);
-    const int64_t blocks = K / p->block_columns, br = p->block_rows ? p->block_rows : N;
+    const int64_t blocks = K / p->block_columns, br = side(p->block_rows, N);
     uint8_t numbers[64];
     for (uint32_t c = 0; c < 64; c++)
         numbers[c] = (uint8_t)(int32_t)(2.0f * number_of(c & 15, p->element, 0) + 12.0f);
@@ -242,16 +261,7 @@ static int int8_product(const product_t *q)
     for (int64_t b = 0; b < q->batch && !failed; b++) {
         widen(q->x, p->dtype, b * K, K, wide);
         activations_to_int8(wide, K, codes, scale);
-        for (int64_t lane = 0; lane < groups * 16; lane++) {
-            int32_t sum = 0;
-            for (int64_t i = 0; i < 8; i++) {
-                const int8_t code = codes[lane * 8 + i];
-                turned[lane / 16 * 128 + i % 2 * 64 + lane % 16 * 4 + i / 2] = code;
-                sum += code;
-            }
-            correction[lane] = -12 * sum;
-            lane_scale[lane] = lane * 8 < K ? scale[lane * 8 / ACTIVATION_BLOCK] : 0.0f;
-        }
+        turn_activations(codes, scale, K, groups, turned, lane_scale, correction);
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1)
         {
             const fp_state_t state = keep_denormals();
@@ -288,7 +298,7 @@ static int decoded_product(const product_t *q)
 {
     const stored_t *p = &q->weights;
     const int64_t K = p->columns, N = p->rows, width = p->packed ? ceil_div(K, 2) : K;
-    const int64_t bc = p->block_columns ? p->block_columns : max64(K, 1), blocks = ceil_div(K, bc);
+    const int64_t bc = side(p->block_columns, K), blocks = ceil_div(K, bc);
     float *x = malloc((size_t)max64(q->batch * K, 1) * 4);
     int failed = x == NULL;
     if (!failed) {
@@ -329,19 +339,17 @@ static int decoded_product(const product_t *q)
 int EXPORT(packed_product)(const product_t *q)
 {
     const fp_state_t state = keep_denormals();
-    int failed = 0, done = 0;
+    int failed;
 #if defined(__AVX512F__)
     __builtin_cpu_init();
-    if (is_looked_up(q) && q->int8 && __builtin_cpu_supports("avx512vnni")) {
+    if (is_looked_up(q) && q->int8 && __builtin_cpu_supports("avx512vnni"))
         failed = int8_product(q);
-        done = 1;
-    } else if (is_looked_up(q) && !q->int8 && q->weights.dtype == BFLOAT16 &&
-               __builtin_cpu_supports("avx512bf16")) {
+    else if (is_looked_up(q) && !q->int8 && q->weights.dtype == BFLOAT16 &&
+             __builtin_cpu_supports("avx512bf16"))
         failed = bf16_product(q);
-        done = 1;
-    }
+    else
 #endif
-    if (!done) failed = decoded_product(q);
+        failed = decoded_product(q);
     restore(state);
     return failed;
 }

@@ -112,14 +112,19 @@ static float round_nearest(float v, const element_t t)
     return with_sign(q, v);
 }
 
+/* one over the spacing of the binade whose exponent bits are `e`: a power of two */
+INLINE float inverse_spacing(int32_t e, const element_t t)
+{
+    return float_of(((uint32_t)(254 + t.mantissa_bits) << 23) - (uint32_t)e);
+}
+
 /* plain types: to one of the neighbours, as `random` of 8 bits says */
 INLINE float stochastic8(float v, const element_t t, uint32_t random)
 {
     float a = at_most(magnitude(v), t.max_value);
     int32_t e = grid_exponent(a, t);
-    /* 256 steps' worth of the inverse of the spacing: a power of two, so the product is exact */
-    float inverse = float_of(((uint32_t)(254 + t.mantissa_bits) << 23) - (uint32_t)e);
-    int32_t parts = (int32_t)(a * inverse * 256.0f) + (int32_t)random;
+    /* in 256ths of the spacing: by powers of two, so the product is exact */
+    int32_t parts = (int32_t)(a * inverse_spacing(e, t) * 256.0f) + (int32_t)random;
     float q = at_most((float)(parts >> 8) * grid_power(e, -t.mantissa_bits), t.max_value);
     return with_sign(q, v);
 }
@@ -128,11 +133,38 @@ INLINE uint32_t stochastic8_code(float v, const element_t t, uint32_t random)
 {
     float a = at_most(magnitude(v), t.max_value);
     int32_t e = grid_exponent(a, t), low = (127 + t.min_exponent) * (1 << 23);
-    float inverse = float_of(((uint32_t)(254 + t.mantissa_bits) << 23) - (uint32_t)e);
-    int32_t parts = (int32_t)(a * inverse * 256.0f) + (int32_t)random;
+    int32_t parts = (int32_t)(a * inverse_spacing(e, t) * 256.0f) + (int32_t)random;
     int32_t code = (parts >> 8) + ((e - low) >> (23 - t.mantissa_bits));
     code = code > t.max_code ? t.max_code : code;
     return (uint32_t)code | (bits_of(v) >> 31) * (uint32_t)t.sign_code;
+}
+
+/* the same with 32 bits */
+INLINE float stochastic32(float v, const element_t t, uint32_t random)
+{
+    float a = at_most(magnitude(v), t.max_value);
+    int32_t e = grid_exponent(a, t);
+    float steps = a * inverse_spacing(e, t);
+    int32_t whole = (int32_t)steps;
+    /* below 2^32, for the fraction has at most 24 bits; a carry moves up */
+    uint32_t threshold = (uint32_t)((steps - (float)whole) * 0x1p32f);
+    whole += random > ~threshold;
+    return with_sign(at_most((float)whole * grid_power(e, -t.mantissa_bits), t.max_value), v);
+}
+
+/* plain types: the nearest number, or a neighbour by `bits` of noise, which is a constant where this
+ * is inlined; and its code */
+INLINE float rounded(const int bits, float v, const element_t t, uint32_t random)
+{
+    return bits == 0 ? nearest_even(v, t) : bits == 8 ? stochastic8(v, t, random)
+                                                       : stochastic32(v, t, random);
+}
+
+INLINE uint32_t rounded_code(const int bits, float v, const element_t t, uint32_t random)
+{
+    return bits == 0   ? nearest_even_code(v, t)
+           : bits == 8 ? stochastic8_code(v, t, random)
+                       : code_of(stochastic32(v, t, random), t);
 }
 
 /* short floats: the dropped bits and the noise, both as 32 bits, add up to a carry */
@@ -163,6 +195,12 @@ static float round_stochastic(float v, const element_t t, uint32_t random, int b
     }
     if (q > t.max_value) q = t.overflow == SPECIAL ? t.beyond : t.max_value;
     return with_sign(q, v);
+}
+
+/* any type and rule, with as many bits of noise */
+INLINE float any_rounded(const int bits, float v, const element_t t, uint32_t random)
+{
+    return bits ? round_stochastic(v, t, random, bits) : round_nearest(v, t);
 }
 
 #endif

@@ -41,6 +41,11 @@ INLINE int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 INLINE int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
+/* bytes of a number */
+INLINE int64_t size_of(int32_t dtype) { return dtype == FLOAT32 ? 4 : 2; }
+/* rows or columns of a block; 0 is the whole extent */
+INLINE int64_t side(int64_t block, int64_t extent) { return block ? block : max64(extent, 1); }
+
 INLINE float from_bfloat16(uint16_t b) { return float_of((uint32_t)b << 16); }
 
 INLINE uint16_t to_bfloat16(float f)
@@ -113,7 +118,7 @@ static void expect_writes(void *memory, int64_t bytes)
 }
 
 /* number i of a row, whose dtype is a constant where this is inlined; float16 rows are converted as
- * wholes, and a number that is written is not NaN */
+ * wholes; the only NaN that is written is THE_NAN, which this rounding leaves as it is */
 INLINE float number_at(const void *x, const int dtype, int64_t i)
 {
     return dtype == FLOAT32 ? ((const float *)x)[i] : from_bfloat16(((const uint16_t *)x)[i]);

@@ -3,5 +3,5 @@
 #include "../philox/cpu.c"
 #include "../hadamard/cpu.c"
 #include "../quantize/cpu.c"
-#include "../quantize/dequantize.c"
+#include "../quantize/stored.c"
 #include "../matmul/cpu.c"

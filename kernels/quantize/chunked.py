@@ -39,13 +39,17 @@ def _rows_together(asked: Quantization) -> int:
         return 0
     # an even number, so that no byte holds two groups' codes
     together = lcm(along, asked.hadamard, 2) if asked.transposed else along
-    groups = max(1, GROUP // max(1, together * asked.x_MK.shape[1]))
-    return together * groups
+    units = max(1, GROUP // max(1, together * asked.x_MK.shape[1]))
+    return together * units
+
+
+def _amax_in_group(asked: Quantization) -> bool:
+    """Whether the second level is of stored rows, each of which lies within a group."""
+    return asked.format.level == Level.ROW and not asked.transposed
 
 
 def _groups(asked: Quantization, amax: Tensor | None) -> Iterator[tuple[slice, Quantization]]:
     together = _rows_together(asked)
-    per_row = asked.format.level == Level.ROW and not asked.transposed
     for start in range(0, asked.x_MK.shape[0], together):
         part = slice(start, min(start + together, asked.x_MK.shape[0]))
         noise = asked.noise
@@ -56,7 +60,7 @@ def _groups(asked: Quantization, amax: Tensor | None) -> Iterator[tuple[slice, Q
             else:
                 numbers = numbers[part]
             noise = noise._replace(row_ids=numbers)
-        outer = amax[part] if per_row and amax is not None else amax
+        outer = amax[part] if amax is not None and _amax_in_group(asked) else amax
         yield part, asked._replace(x_MK=asked.x_MK[part], noise=noise, amax=outer)
 
 
@@ -65,7 +69,7 @@ def _amax(asked: Quantization) -> Tensor | None:
     level = asked.format.level
     if asked.amax is not None or level == Level.NONE:
         return asked.amax
-    if level == Level.ROW and not asked.transposed:
+    if _amax_in_group(asked):
         return None
     parts = []
     for _, group in _groups(asked, None):
@@ -86,8 +90,7 @@ def encoded(asked: Quantization, finish: Finish) -> list[Tensor]:
     parts = [finish(reference.encoded(group), group) for _, group in _groups(asked, amax)]
     dim = 1 if asked.transposed else 0
     *matrices, outer = (list(column) for column in zip(*parts, strict=True))
-    per_row = asked.format.level == Level.ROW and not asked.transposed
     return [
         *(torch.cat(pieces, dim=dim) for pieces in matrices),
-        torch.cat(outer) if per_row else outer[0],
+        torch.cat(outer) if _amax_in_group(asked) else outer[0],
     ]

@@ -15,23 +15,29 @@
 #include "write.h"
 
 /* 4-over-6: leaves the chosen scales in decode and multiplier */
-static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, int64_t bc,
-                   const float *x, int64_t ld, const char *noise, int64_t noise_stride, scratch_t *s)
+static void choose(const plan_t *p, int64_t a, int64_t b, tile_t t, int64_t br, int64_t bc, view_t x,
+                   const char *noise, int64_t noise_stride, scratch_t *s)
 {
     const int64_t high = ceil_div(t.rows, br), wide = ceil_div(t.columns, bc);
     for (int64_t i = 0; i < high; i++) {
-        const int64_t top = i * br, rows = min64(br, t.rows - top), at = i * wide;
+        const int64_t top = i * br, at = i * wide;
         float *decode = s->decode + at, *multiplier = s->multiplier + at;
         float *decode4 = s->other_decode + at, *multiplier4 = s->other_multiplier + at;
         const int finite = output_factors(p, a + i, b, 1, wide, decode, multiplier, s->factor) &
                            output_factors(p, a + i, b, 1, wide, decode4, multiplier4, s->factor) &
                            (most_of((const uint32_t *)s->amax + at, wide) < INFINITY_BITS);
-        const char *drawn = noise ? noise + top * noise_stride : NULL;
+        const blocks_t blocks = {
+            .a = a + i,
+            .b = b,
+            .rows = min64(br, t.rows - top),
+            .columns = t.columns,
+            .x = {(const float *)x.data + top * x.ld, x.ld, FLOAT32},
+            .noise = noise ? noise + top * noise_stride : NULL,
+            .noise_stride = noise_stride,
+        };
         float *error6 = s->errors, *error4 = s->errors + wide;
-        block_errors(p, finite, a + i, b, rows, t.columns, x + top * ld, ld, multiplier, decode,
-                     drawn, noise_stride, s->sums, error6);
-        block_errors(p, finite, a + i, b, rows, t.columns, x + top * ld, ld, multiplier4, decode4,
-                     drawn, noise_stride, s->sums, error4);
+        block_errors(p, finite, &blocks, multiplier, decode, s->sums, error6);
+        block_errors(p, finite, &blocks, multiplier4, decode4, s->sums, error4);
         for (int64_t j = 0; j < wide; j++) {
             const int four = error4[j] < error6[j];
             decode[j] = four ? decode4[j] : decode[j];
@@ -69,19 +75,19 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_
     if (p->selection) {
         memcpy(s->other_decode, s->amax, (size_t)(high * wide) * 4);
         block_scales(p, a, b, high, wide, 1.5f, s->other_decode, s->other_multiplier);
-        choose(p, a, b, t, br, bc, values.data, values.ld, noise, noise_stride, s);
+        choose(p, a, b, t, br, bc, values, noise, noise_stride, s);
     }
     int finite = output_factors(p, a, b, high, wide, s->decode, s->multiplier, s->factor);
     finite &= most_of((const uint32_t *)s->amax, high * wide) < INFINITY_BITS;
     /* blocks that do not start with the tile span it: one number for all its columns */
     const int one = !p->block_columns || p->block_scale == UNSCALED;
     const int64_t columns_a_scale = one ? t.columns : bc;
-    const int64_t size = x->dtype == FLOAT32 ? 4 : 2, out_size = p->dtype == BFLOAT16 ? 2 : 4;
-    const int64_t in_size = values.dtype == FLOAT32 ? 4 : 2;
+    const int32_t values_dtype = p->dtype == BFLOAT16 ? BFLOAT16 : FLOAT32;
+    const int64_t size = size_of(x->dtype), out_size = size_of(values_dtype);
     for (int64_t r = 0; r < t.rows; r++) {
         const int64_t at = ((t.row + r) / br - a) * wide;
         const row_t row = {
-            .x = (const char *)values.data + r * values.ld * in_size,
+            .x = (const char *)values.data + r * values.ld * size_of(values.dtype),
             .x_dtype = values.dtype,
             .multiplier = s->multiplier + at,
             .factor = s->factor + at,
@@ -92,7 +98,7 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_
             .values = writes_in_place(p)
                           ? (char *)p->values + ((t.row + r) * x->columns + t.column) * out_size
                           : (char *)s->out + r * t.columns * out_size,
-            .values_dtype = p->dtype == BFLOAT16 ? BFLOAT16 : FLOAT32,
+            .values_dtype = values_dtype,
             .codes = p->codes ? s->row_codes : NULL,
         };
         element_row(p, finite, columns_a_scale, &row);
@@ -152,7 +158,7 @@ int EXPORT(quantize)(plan_t *plans, int32_t count, const matrix_t *x)
         if (!p->amax) p->amax = unread + i;
         const int outer = p->level != LEVEL_NONE && !p->has_amax;
         wanted |= p->values || p->codes;
-        expect_writes(p->values, x->rows * x->columns * (p->dtype == FLOAT32 ? 4 : 2));
+        expect_writes(p->values, x->rows * x->columns * size_of(p->dtype));
         expect_writes(p->codes, x->rows * x->columns / (p->packed ? 2 : 1));
         if (!spans(p) && !outer) continue;
         needed = 1;

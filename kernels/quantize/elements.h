@@ -24,31 +24,6 @@ INLINE void fetch(const row_t *row, int64_t at, int64_t count)
     for (int64_t i = 0; i < count * size; i += 64) __builtin_prefetch(row->next + at * size + i, 0, 2);
 }
 
-INLINE float stochastic32(float v, const element_t t, uint32_t random)
-{
-    float a = at_most(magnitude(v), t.max_value);
-    int32_t e = grid_exponent(a, t);
-    float steps = a * float_of(((uint32_t)(254 + t.mantissa_bits) << 23) - (uint32_t)e);
-    int32_t whole = (int32_t)steps;
-    /* below 2^32, for the fraction has at most 24 bits; a carry moves up */
-    uint32_t threshold = (uint32_t)((steps - (float)whole) * 0x1p32f);
-    whole += random > ~threshold;
-    return with_sign(at_most((float)whole * grid_power(e, -t.mantissa_bits), t.max_value), v);
-}
-
-INLINE float rounded(const int bits, float v, const element_t t, uint32_t random)
-{
-    return bits == 0 ? nearest_even(v, t) : bits == 8 ? stochastic8(v, t, random)
-                                                       : stochastic32(v, t, random);
-}
-
-INLINE uint32_t rounded_code(const int bits, float v, const element_t t, uint32_t random)
-{
-    return bits == 0   ? nearest_even_code(v, t)
-           : bits == 8 ? stochastic8_code(v, t, random)
-                       : code_of(stochastic32(v, t, random), t);
-}
-
 /* what is fixed where it is inlined: bits of noise, the dtypes of numbers and of results */
 enum { CODES = 3 };
 typedef struct { int bits, in, out; } variant_t;
@@ -106,8 +81,8 @@ static void any_row(const plan_t *p, int64_t side, const row_t *row)
     const int bits = p->noise.bits;
     for (int64_t c = 0; c < row->columns; c++) {
         float v = number_at(row->x, row->x_dtype, c) * row->multiplier[c / side] + zero;
-        float q = bits ? round_stochastic(v, t, noise_at(row->noise, bits, c), bits)
-                       : round_nearest(v, t);
+        const uint32_t random = bits ? noise_at(row->noise, bits, c) : 0;
+        float q = any_rounded(bits, v, t, random);
         if (row->codes) {
             row->codes[c] = any_code_of(q, t);
         } else {

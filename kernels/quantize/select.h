@@ -4,8 +4,9 @@
 
 #include "elements.h"
 #include "scales.h"
+#include "tiles.h"
 
-/* One row's errors under given scales; `side` columns share one. Padded columns follow with x = 0. */
+/* errors of numbers of one block in one row, under given scales */
 INLINE void error_run(const plan_t *p, const int plain, const int bits, const int squared, int64_t count,
                       const float *restrict x, float m, float decode, float outer, const void *noise,
                       int64_t at, float *restrict error)
@@ -15,23 +16,33 @@ INLINE void error_run(const plan_t *p, const int plain, const int bits, const in
     for (int64_t i = 0; i < count; i++) {
         float v = x[i] * m + zero;
         uint32_t random = bits ? noise_at(noise, bits, at + i) : 0;
-        float q = plain  ? rounded(bits, v, t, random)
-                  : bits ? round_stochastic(v, t, random, bits)
-                         : round_nearest(v, t);
+        float q = plain ? rounded(bits, v, t, random) : any_rounded(bits, v, t, random);
         float difference = ((q * decode) * outer) / factor - x[i];
         error[i] = squared ? difference * difference : magnitude(difference);
     }
 }
 
-static void error_row(const plan_t *p, int finite, int64_t side, int64_t a, int64_t b, int64_t columns,
-                      const float *x, const float *m, const float *decode, const void *noise,
-                      float *error)
+/* One row of blocks, the first of which is (a, b): its numbers, float32, of which rows x columns are
+ * there, and their noise, or NULL. */
+typedef struct {
+    int64_t a, b, rows, columns;
+    view_t x;
+    const char *noise;
+    int64_t noise_stride; /* bytes from one row to the next */
+} blocks_t;
+
+/* errors of the numbers in row r; `m` and `decode` are of the blocks */
+static void error_row(const plan_t *p, int finite, const blocks_t *k, int64_t r, const float *m,
+                      const float *decode, float *error)
 {
     const int plain = finite && is_plain(&p->element) && p->noise.bits != 32;
     const int squared = p->selection == SELECT_MSE, bits = p->noise.bits;
-    for (int64_t c = 0; c < columns; c += side, b++, m++, decode++) {
-        const int64_t count = min64(side, columns - c);
-        const float outer = amax_of(p, a, b);
+    const int64_t bc = p->block_columns;
+    const float *x = (const float *)k->x.data + r * k->x.ld;
+    const char *noise = k->noise ? k->noise + r * k->noise_stride : NULL;
+    for (int64_t c = 0, b = k->b; c < k->columns; c += bc, b++, m++, decode++) {
+        const int64_t count = min64(bc, k->columns - c);
+        const float outer = amax_of(p, k->a, b);
 #define ERRORS(PLAIN, BITS, SQUARED, COUNT)                                                          \
     error_run(p, PLAIN, BITS, SQUARED, COUNT, x + c, *m, *decode, outer, noise, c, error + c)
         if (plain && bits == 0 && squared && count == 16) ERRORS(1, 0, 1, 16);
@@ -42,17 +53,21 @@ static void error_row(const plan_t *p, int finite, int64_t side, int64_t a, int6
     }
 }
 
-/* the error of a zero that fills an incomplete block */
-static float padding_error(const plan_t *p, float m, float decode, float outer)
+/* errors of the zeros that fill incomplete blocks of a row, from column `from` on */
+static void pad_row(const plan_t *p, const blocks_t *k, int64_t from, const float *m,
+                    const float *decode, float *error)
 {
-    float x = 0.0f, error;
-    uint32_t none = 0;
-    error_run(p, 0, p->noise.bits, p->selection == SELECT_MSE, 1, &x, m, decode, outer, &none, 0, &error);
-    return error;
+    const int64_t bc = p->block_columns, width = round_up(k->columns, bc);
+    for (int64_t c = from; c < width; c++) {
+        const int64_t j = c / bc;
+        const float x = 0.0f;
+        const uint32_t none = 0;
+        error_run(p, 0, p->noise.bits, p->selection == SELECT_MSE, 1, &x, m[j], decode[j],
+                  amax_of(p, k->a, k->b + j), &none, 0, error + c);
+    }
 }
 
-/* Sums an operand block's errors, `lines` of `length` numbers: each from left to right, then the
- * lines in halves. `sums` holds them, one every `stride`. */
+/* adds `lines` numbers, one every `stride`, in halves; overwrites them */
 INLINE float in_halves(float *sums, int64_t lines, int64_t stride)
 {
     for (int64_t half = lines / 2; half >= 1; half /= 2)
@@ -60,51 +75,31 @@ INLINE float in_halves(float *sums, int64_t lines, int64_t stride)
     return sums[0];
 }
 
-/* Errors of the blocks in one row of blocks, of which `rows` rows are there; `work` holds
- * `columns` errors and block_rows x (blocks x block_columns) sums. */
-static void block_errors(const plan_t *p, int finite, int64_t a, int64_t b, int64_t rows,
-                         int64_t columns, const float *x, int64_t ld, const float *m,
-                         const float *decode, const char *noise, int64_t noise_stride, float *work,
-                         float *errors)
+/* Errors of the blocks in a row of blocks, summed along the operand's rows from left to right, and then
+ * over these in halves. `work` holds the errors of one row, filled up to whole blocks, and the sums: one
+ * for every block in every row, or, where the operand is the transpose, one for every column. */
+static void block_errors(const plan_t *p, int finite, const blocks_t *k, const float *m,
+                         const float *decode, float *work, float *errors)
 {
-    const int64_t br = p->block_rows, bc = p->block_columns, blocks = ceil_div(columns, bc);
-    float *error = work, *sums = work + round_up(columns, bc);
+    const int64_t br = p->block_rows, bc = p->block_columns, blocks = ceil_div(k->columns, bc);
     const int64_t width = blocks * bc;
-    if (!p->transposed) {
-        /* a line is a row of the block, its length the columns */
-        for (int64_t r = 0; r < br; r++) {
-            if (r < rows)
-                error_row(p, finite, bc, a, b, columns, x + r * ld, m, decode,
-                          noise ? noise + r * noise_stride : NULL, error);
-            for (int64_t j = 0; j < blocks; j++) {
-                const int64_t there = r < rows ? min64(bc, columns - j * bc) : 0;
-                float sum = 0.0f;
-                for (int64_t i = 0; i < there; i++) sum += error[j * bc + i];
-                if (there < bc) {
-                    float pad = padding_error(p, m[j], decode[j], amax_of(p, a, b + j));
-                    for (int64_t i = there; i < bc; i++) sum += pad;
-                }
-                sums[r * blocks + j] = sum;
-            }
-        }
-        for (int64_t j = 0; j < blocks; j++) errors[j] = in_halves(sums + j, br, blocks);
-        return;
-    }
-    for (int64_t c = 0; c < width; c++) sums[c] = 0.0f;
+    float *error = work, *sums = work + width;
+    for (int64_t c = 0; p->transposed && c < width; c++) sums[c] = 0.0f;
     for (int64_t r = 0; r < br; r++) {
-        if (r < rows)
-            error_row(p, finite, bc, a, b, columns, x + r * ld, m, decode,
-                      noise ? noise + r * noise_stride : NULL, error);
+        if (r < k->rows) error_row(p, finite, k, r, m, decode, error);
+        pad_row(p, k, r < k->rows ? k->columns : 0, m, decode, error);
+        if (p->transposed) {
+            for (int64_t c = 0; c < width; c++) sums[c] += error[c];
+            continue;
+        }
         for (int64_t j = 0; j < blocks; j++) {
-            const int64_t there = r < rows ? min64(bc, columns - j * bc) : 0;
-            for (int64_t i = 0; i < there; i++) sums[j * bc + i] += error[j * bc + i];
-            if (there < bc) {
-                float pad = padding_error(p, m[j], decode[j], amax_of(p, a, b + j));
-                for (int64_t i = there; i < bc; i++) sums[j * bc + i] += pad;
-            }
+            float sum = 0.0f;
+            for (int64_t i = 0; i < bc; i++) sum += error[j * bc + i];
+            sums[r * blocks + j] = sum;
         }
     }
-    for (int64_t j = 0; j < blocks; j++) errors[j] = in_halves(sums + j * bc, bc, 1);
+    for (int64_t j = 0; j < blocks; j++)
+        errors[j] = p->transposed ? in_halves(sums + j * bc, bc, 1) : in_halves(sums + j, br, blocks);
 }
 
 #endif

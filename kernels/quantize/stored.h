@@ -2,7 +2,7 @@
 #ifndef FP4LAB_STORED_H
 #define FP4LAB_STORED_H
 
-#include "plan.h"
+#include "../minifloat/cpu.h"
 
 typedef struct {
     int64_t rows, columns, block_rows, block_columns; /* blocks: 0 is the whole extent */
@@ -61,8 +61,8 @@ INLINE __m512 sixteen_of(const uint8_t *codes, __m512 table)
     return _mm512_permutexvar_ps(lanes, table);
 }
 
-static int64_t blocks_of_16(const element_t t, int64_t blocks, const uint8_t *codes,
-                            const float *factor, float *y)
+static void blocks_of_16(const element_t t, int64_t blocks, const uint8_t *codes,
+                         const float *factor, float *y)
 {
     float numbers[16];
     for (uint32_t code = 0; code < 16; code++) numbers[code] = number_of(code, t, 0);
@@ -71,14 +71,12 @@ static int64_t blocks_of_16(const element_t t, int64_t blocks, const uint8_t *co
         __builtin_prefetch(codes + b * 8 + 1024, 0, 2);
         _mm512_storeu_ps(y + b * 16, _mm512_mul_ps(sixteen_of(codes + b * 8, table), _mm512_set1_ps(factor[b])));
     }
-    return blocks;
 }
 #else
-static int64_t blocks_of_16(const element_t t, int64_t blocks, const uint8_t *codes,
-                            const float *factor, float *y)
+static void blocks_of_16(const element_t t, int64_t blocks, const uint8_t *codes,
+                         const float *factor, float *y)
 {
     for (int64_t b = 0; b < blocks; b++) run_of(t, 1, 0, 16, codes + b * 8, factor[b], y + b * 16);
-    return blocks;
 }
 #endif
 
@@ -87,9 +85,13 @@ static void stored_row(const stored_t *p, const uint8_t *codes, const float *fac
     const element_t t = p->element;
     const int has_special = t.nan_code || t.inf_code;
     int64_t b = 0;
-    if (p->packed && bc == 16 && !has_special) b = blocks_of_16(t, p->columns / 16, codes, factor, y);
+    if (p->packed && bc == 16 && !has_special) {
+        b = p->columns / 16;
+        blocks_of_16(t, b, codes, factor, y);
+    }
     for (int64_t at = b * bc; at < p->columns; at += bc, b++) {
         const int64_t count = min64(bc, p->columns - at);
+        /* a constant here bounds `count`, so that a block is one round of run_of */
         if (!p->packed && bc == 32 && !has_special)
             run_of(t, 0, 0, count, codes + at, factor[b], y + at);
         else if (!p->packed)
@@ -105,7 +107,7 @@ static void stored_row(const stored_t *p, const uint8_t *codes, const float *fac
 /* what multiplies the elements of each block in a row; returns whether all of it is finite */
 static int row_factors(const stored_t *p, int64_t row, int64_t blocks, float *restrict factor)
 {
-    const int64_t br = p->block_rows ? p->block_rows : max64(p->rows, 1), at = row / br * blocks;
+    const int64_t at = row / side(p->block_rows, p->rows) * blocks;
     const uint8_t *codes = (const uint8_t *)p->scales + at;
     const float *scales = (const float *)p->scales + at, *values = p->scale_values;
     const float inverse = p->inverse, outer = p->amax ? p->amax[p->per_row ? row : 0] : 0.0f;

@@ -31,7 +31,6 @@ static int64_t lcm(int64_t a, int64_t b)
 /* whether its elements can be read as a bfloat16 matrix is stored */
 static int reads_bfloat16(const plan_t *p) { return is_plain(&p->element) && !p->selection; }
 static int spans(const plan_t *p) { return p->block_rows == 0 || p->block_columns == 0; }
-static int64_t side(int64_t block, int64_t extent) { return block ? block : max64(extent, 1); }
 
 static void tile_shape(const plan_t *plans, int count, const matrix_t *x, int first, int64_t *rows,
                        int64_t *columns)
@@ -101,8 +100,8 @@ typedef struct { const void *data; int64_t ld; int32_t dtype; } view_t;
 
 static view_t as_stored(const matrix_t *x, tile_t t)
 {
-    const int64_t size = x->dtype == FLOAT32 ? 4 : 2;
-    return (view_t){(const char *)x->data + (t.row * x->stride + t.column) * size, x->stride, x->dtype};
+    const int64_t at = t.row * x->stride + t.column;
+    return (view_t){(const char *)x->data + at * size_of(x->dtype), x->stride, x->dtype};
 }
 
 /* the tile as float32, converted once where the matrix has 16 bits */

@@ -83,7 +83,7 @@ static int writes_in_place(const plan_t *p) { return p->values && !p->turned && 
 
 static void write_values(const plan_t *p, const matrix_t *x, tile_t t, scratch_t *s)
 {
-    const int64_t size = p->dtype == FLOAT32 ? 4 : 2;
+    const int64_t size = size_of(p->dtype);
     const int64_t ld = p->turned ? x->rows : x->columns;
     void *to = (char *)p->values + (p->turned ? t.column * ld + t.row : t.row * ld + t.column) * size;
     const void *from = s->out;

@@ -83,7 +83,7 @@ def check_operands(operator: operators.Operator, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("operator", operators.OPERATORS, ids=lambda o: o.name)
-@pytest.mark.parametrize("dtype", list(operators.NAMES))
+@pytest.mark.parametrize("dtype", operators.DTYPES)
 def test_an_operator_row_does_what_its_name_says(
     operator: operators.Operator, dtype: torch.dtype
 ) -> None:

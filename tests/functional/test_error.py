@@ -10,6 +10,7 @@ import torch
 
 import fp4lab
 from fp4lab import formats as f
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.functional import compare
 
@@ -53,6 +54,15 @@ def test_zeros_and_empty_tensors_have_no_error(shape: tuple[int, int]) -> None:
     for fmt in FORMATS:
         e = fp4lab.error(torch.zeros(shape), fmt, ragged="pad")
         assert e == (math.inf, 0.0, 1.0, 1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (3, 2)), ((3,), (0,)), ((0, 3), (3, 0))])
+def test_tensors_of_different_shapes_are_not_compared(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    q, x = map(torch.zeros, shapes)
+    with pytest.raises(InputError, match="should be alike"):
+        compare(q, x)
 
 
 def test_a_tensor_that_vanishes() -> None:

@@ -4,11 +4,10 @@
 /* Returns 0, or 1 when memory ran out. */
 int EXPORT(dequantize)(const stored_t *p)
 {
-    const int64_t K = p->columns;
-    const int64_t bc = p->block_columns ? p->block_columns : max64(K, 1), blocks = ceil_div(K, bc);
+    const int64_t K = p->columns, bc = side(p->block_columns, K), blocks = ceil_div(K, bc);
     const int64_t width = p->packed ? ceil_div(K, 2) : K;
     int failed = 0;
-    expect_writes(p->y, p->rows * K * (p->dtype == FLOAT32 ? 4 : 2));
+    expect_writes(p->y, p->rows * K * size_of(p->dtype));
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1) reduction(| : failed)
     {
         const fp_state_t state = keep_denormals();
