@@ -46,7 +46,8 @@ static void tile_shape(const plan_t *plans, int count, const matrix_t *x, int fi
         turned |= p->turned && !first;
         if (p->packed) unit_columns = lcm(unit_columns, 2);
     }
-    if (turned) unit_rows = lcm(unit_rows, TURNED_ROWS);
+    const int64_t high = lcm(unit_rows, TURNED_ROWS);
+    if (turned && high <= 8 * TURNED_ROWS) unit_rows = high;
     const int64_t cells = turned ? TURNED_TILE : TILE;
     const int64_t wanted = max64(64, min64(WIDE, cells / unit_rows));
     *columns = min64(round_up(wanted, unit_columns), round_up(x->columns, unit_columns));

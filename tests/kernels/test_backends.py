@@ -225,6 +225,48 @@ def test_flushed_denormals_change_no_bits() -> None:
         torch.set_flush_denormal(False)
 
 
+#: torch's worker threads begin while the caller flushes, and go on doing so when it no longer does
+WORKERS = """
+import torch
+from fp4lab import backend, formats as f
+from fp4lab.functional import cast, fake_quantize, quantize
+torch.set_num_threads(1)
+x = torch.randn(512, 512, generator=torch.Generator().manual_seed(0)) * 1e-38
+xs = x, x.double()
+def results():
+    for name in ("native", "torch", "reference"):
+        with backend(name):
+            for y in xs:
+                yield from (quantize(y, f.MXFP8_E4M3).scales, fake_quantize(y, f.NVFP4_ONE_LEVEL))
+                yield from (fake_quantize(y, f.BF16), cast(y, f.BF16_ELEMENT))
+expected = list(results())
+torch.set_num_threads(2)
+torch.set_flush_denormal(True)
+torch.empty(1 << 20).fill_(1)
+torch.set_flush_denormal(False)
+assert (torch.full((1 << 20,), 2.0**-140) * 0.5 == 0).any(), "the workers flush"
+assert all(map(torch.equal, expected, results()))
+assert torch.get_num_threads() == 2
+"""
+
+
+def test_worker_threads_that_flush_denormals_compute_nothing() -> None:
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor cannot flush denormals")
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", WORKERS], env=environment, check=True)
+
+
+def test_blocks_that_share_no_tile_are_quantized_one_after_another() -> None:
+    x = torch.randn(1024, 64, generator=torch.Generator().manual_seed(3))
+    tall = f.NVFP4.replace(name="tall", block=(997, 16))
+    wide = f.NVFP4.replace(name="wide", block=(1, 991))
+    texts = Quantizer(tall).text, Quantizer(wide, True, f.Hadamard(1024)).text
+    with backends.backend("reference"):
+        expected = ops.operand_pair(x, *texts, torch.float32, True)
+    assert all(map(same, ops.operand_pair(x, *texts, torch.float32, True), expected))
+
+
 def test_calls_from_several_threads() -> None:
     x = torch.randn(600, 512)
     expected = fake_quantize(x, f.NVFP4)

@@ -200,6 +200,39 @@ def test_a_transform_that_does_not_fit_is_refused_before_any_memory_is_read() ->
             ops.quantize(*arguments(x, f.MXFP4, transposed, 0, 16))
 
 
+@pytest.mark.parametrize("amax", [(1,), (), (0,), (5,)], ids=str)
+def test_an_amax_of_another_shape_is_refused(amax: tuple[int, ...]) -> None:
+    x, how = torch.randn(33, 48), Quantizer(f.NVFP4_ROWWISE).text
+    with pytest.raises(InputError, match=r"amax of shape .* needs \(33,\)"):
+        ops.fake_quantize(x, how, None, 0, None, 0, torch.ones(amax))
+
+
+def test_noise_of_no_place_is_refused() -> None:
+    x, how = torch.randn(5, 33), Quantizer(f.NVFP4, noise_bits=8).text
+    for row_ids, offset in ((None, -16), (None, 2**34 - 32), (torch.arange(4), 0)):
+        with pytest.raises(InputError, match=r"column_offset=|row_ids of shape \(4,\)"):
+            ops.fake_quantize(x, how, noise_state(0), 0, row_ids, offset)
+        with pytest.raises(InputError, match=r"column_offset=|row_ids of shape \(4,\)"):
+            ops.random_bits(noise_state(0), 5, 33, 1, 8, row_ids, offset)
+
+
+def test_stored_parts_that_do_not_belong_together_are_refused() -> None:
+    codes, scales, amax = ops.quantize(torch.randn(16, 32), Quantizer(f.NVFP4).text)
+    x = torch.randn(1, 32)
+    for name, parts, columns in (
+        ("codes", (codes, scales, amax), 1 << 24),
+        ("codes", (codes[:, :8], scales, amax), 32),
+        ("scales", (codes, scales[:1, :1], amax), 32),
+        ("amax", (codes, scales, amax[:0]), 32),
+    ):
+        for op in (ops.dequantize, ops.stored_operand):
+            with pytest.raises(InputError, match=f"{name} of shape"):
+                op(*stored_arguments(parts, f.NVFP4, columns))
+        if columns == 32:
+            with pytest.raises(InputError, match=f"{name} of shape"):
+                ops.packed_matmul(x, *parts, f.NVFP4.definition, False)
+
+
 def test_formats_survive_the_flat_schema() -> None:
     for fmt in FORMATS:
         back = BlockFormat.from_definition(fmt.definition)
