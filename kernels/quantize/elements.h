@@ -50,9 +50,9 @@ INLINE void finite_row(const variant_t k, const int64_t side, const plan_t *p, c
     void *out = k.out == CODES ? row->codes : row->values;
     const int64_t columns = row->columns;
     int64_t at = 0;
-    /* as many small numbers fill a register, so several blocks must share it */
-    const int is_small = k.in == BFLOAT16 || k.out == BFLOAT16 || k.bits == 8;
-    if (side == 1 || (is_small && (side == 16 || side == 32))) {
+    /* several blocks at a time: they share a register of small numbers, and one waits for no other */
+    const int is_small = k.in == BFLOAT16 || k.bits == 8, together = k.out != CODES || is_small;
+    if (side == 1 || (together && (side == 16 || side == 32))) {
         for (; at + 64 <= columns; at += 64, m += 64 / side, f += 64 / side) {
             float each_m[64], each_f[64];
             for (int64_t b = 0; b < 64 / side; b++)
