@@ -84,6 +84,7 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_
     const int64_t columns_a_scale = one ? t.columns : bc;
     const int32_t values_dtype = p->dtype == BFLOAT16 ? BFLOAT16 : FLOAT32;
     const int64_t size = size_of(x->dtype), out_size = size_of(values_dtype);
+    const int is_narrow = writes_in_place(p) && t.columns <= NARROW;
     for (int64_t r = 0; r < t.rows; r++) {
         const int64_t at = ((t.row + r) / br - a) * wide;
         const row_t row = {
@@ -101,6 +102,9 @@ static void second_pass_tile(const plan_t *p, const matrix_t *x, tile_t t, grid_
             .values_dtype = values_dtype,
             .codes = p->codes ? s->row_codes : NULL,
         };
+        /* of narrow tiles the hardware sees no run of lines that it could fetch ahead */
+        const char *later = (const char *)row.values + 8 * x->columns * out_size;
+        for (int64_t i = 0; is_narrow && i < t.columns * out_size; i += 64) __builtin_prefetch(later + i, 1);
         element_row(p, finite, columns_a_scale, &row);
         if (p->codes && !p->turned) write_code_row(p, x, t, r, s->row_codes);
         for (int64_t c = 0; p->codes && p->turned && c < t.columns; c++)

@@ -7,6 +7,7 @@
 /* elements of a tile and the most in a row of it, where the blocks allow it: 32 KB of float32 */
 #define TILE 8192
 #define WIDE 4096
+#define NARROW 256
 /* tiles that are written transposed have these rows, so that stores fill cache lines, and are larger */
 #define TURNED_ROWS 128
 #define TURNED_TILE (4 * TILE)
