@@ -25,15 +25,12 @@ def _shape(x: Tensor, how: Quantizer) -> tuple[int, int]:
 @_describes("quantize")
 def _quantize_fake(x: Tensor, quantizer: str, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     how = quantizer_of(quantizer)
-    fmt, (rows, columns) = how.format, _shape(x, how)
-    width = (columns + 1) // 2 if fmt.packed else columns
-    codes = x.new_empty((rows, width), dtype=reference.code_dtype(fmt.element))
-    if fmt.scale is None:
-        scales = x.new_empty((0, 0), dtype=torch.float32)
-    else:
-        grid = reference.scale_grid(fmt, rows, columns)
-        scales = x.new_empty(grid, dtype=reference.code_dtype(fmt.scale))
-    return codes, scales, x.new_empty(reference.amax_shape(fmt, rows), dtype=torch.float32)
+    fmt, shape = how.format, _shape(x, how)
+    return (
+        x.new_empty(reference.codes_shape(fmt, *shape), dtype=reference.code_dtype(fmt.element)),
+        x.new_empty(reference.scales_shape(fmt, *shape), dtype=reference.scales_dtype(fmt)),
+        x.new_empty(reference.amax_shape(fmt, shape[0]), dtype=torch.float32),
+    )
 
 
 @_describes("fake_quantize")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fp4lab.errors import InputError, expect, unknown, whole
 from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level, Rounding
+from fp4lab.kernels.philox.reference import COLUMNS
 from fp4lab.kernels.schema import Quantizer
 
 Ragged: TypeAlias = Literal["error", "pad"]
@@ -174,5 +175,4 @@ def _check_noise(
         if tensor is not None and tensor.device != x_MK.device and x_MK.device.type != "meta":
             raise InputError(f"{argument} is on {tensor.device}, x on {x_MK.device}; move it there")
     whole("stream", stream, 0, 2**32 - 1)
-    # 4 columns share a block of noise, whose number has 32 bits
-    whole("column_offset", column_offset, 0, 2**34 - 1 - num_columns)
+    whole("column_offset", column_offset, 0, COLUMNS - 1 - num_columns)

@@ -48,10 +48,16 @@ INLINE int64_t side(int64_t block, int64_t extent) { return block ? block : max6
 
 INLINE float from_bfloat16(uint16_t b) { return float_of((uint32_t)b << 16); }
 
+/* to the nearest, of what is no NaN but THE_NAN */
+INLINE uint16_t number_to_bfloat16(float f)
+{
+    const uint32_t u = bits_of(f);
+    return (uint16_t)((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
+}
+
 INLINE uint16_t to_bfloat16(float f)
 {
-    uint32_t u = bits_of(f), rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
-    return (uint16_t)((u & MAGNITUDE) > INFINITY_BITS ? 0x7FC0u : rounded);
+    return (bits_of(f) & MAGNITUDE) > INFINITY_BITS ? 0x7FC0u : number_to_bfloat16(f);
 }
 
 /* IEEE half, by exponent arithmetic in float32 that is exact for subnormals too */
@@ -126,9 +132,8 @@ INLINE float number_at(const void *x, const int dtype, int64_t i)
 
 INLINE void put_at(void *y, const int dtype, int64_t i, float f)
 {
-    const uint32_t u = bits_of(f);
     if (dtype == FLOAT32) ((float *)y)[i] = f;
-    else ((uint16_t *)y)[i] = (uint16_t)((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
+    else ((uint16_t *)y)[i] = number_to_bfloat16(f);
 }
 
 /* rows of 16-bit numbers to float32 and back */

@@ -33,6 +33,8 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 #: what the rounds add to the key, `[10, 2]`
 _ROUND_KEYS = torch.arange(10, device="cpu").unsqueeze(1) * torch.tensor(_WEYL, device="cpu")
 _MODE = 0x85EBCA6B
+#: columns there can be: 4 of them share a block of noise, whose number has 32 bits
+COLUMNS = 2**34
 
 
 def layer_key(seed: int, layer: str) -> tuple[int, int]:
@@ -79,16 +81,13 @@ def noise_words(state: Tensor, stream: int, bits: int) -> tuple[int, int, int, i
 def check_place(
     num_rows: int, num_columns: int, row_ids: Tensor | None, column_offset: int
 ) -> None:
-    """InputError unless there is a number for each row, and columns are below 2^34.
-
-    Four columns share a block of noise, whose number has 32 bits.
-    """
+    """InputError unless there is a number for each row, and columns are below `COLUMNS`."""
     if row_ids is not None and row_ids.shape != (num_rows,):
         raise InputError(
             f"row_ids of shape {tuple(row_ids.shape)}: give one number for each of the {num_rows} "
             "rows"
         )
-    if not 0 <= column_offset <= 2**34 - num_columns:
+    if not 0 <= column_offset <= COLUMNS - num_columns:
         raise InputError(
             f"column_offset={column_offset} with {num_columns} columns is outside [0, 2^34); give "
             "the global number of the first column"

@@ -32,7 +32,13 @@ from fp4lab.kernels.native.structures import (
     threads,
 )
 from fp4lab.kernels.native.structures import noise as c_noise
-from fp4lab.kernels.quantize.reference import Quantization, amax_shape, code_dtype, scale_grid
+from fp4lab.kernels.quantize.reference import (
+    Quantization,
+    amax_shape,
+    code_dtype,
+    codes_shape,
+    scale_grid,
+)
 
 #: shape and dtype of a result
 _Tensor: TypeAlias = tuple[tuple[int, ...], torch.dtype]
@@ -201,10 +207,7 @@ def _call(
         plan.scale_strides[:] = (1, grid[1]) if transposed else (grid[1], 1)
     as_stored = transposed and not plan.turned
     if codes:
-        data = (
-            (shape[0], (shape[1] + 1) // 2 if fmt.packed else shape[1]),
-            code_dtype(fmt.element),
-        )
+        data = (codes_shape(fmt, *shape), code_dtype(fmt.element))
     else:
         data = (shape[::-1] if as_stored else shape, want.dtype)
     told = want.amax or fmt.level == Level.ROW

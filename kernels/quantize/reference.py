@@ -99,6 +99,21 @@ def scale_grid(fmt: BlockFormat, num_rows: int, num_columns: int) -> tuple[int, 
     return -(-num_rows // rows), -(-num_columns // columns)
 
 
+def codes_shape(fmt: BlockFormat, num_rows: int, num_columns: int) -> tuple[int, int]:
+    """Of the stored codes, two to a byte where they have 4 bits."""
+    return num_rows, (num_columns + 1) // 2 if fmt.packed else num_columns
+
+
+def scales_shape(fmt: BlockFormat, num_rows: int, num_columns: int) -> tuple[int, int]:
+    """Of the stored block scales; `[0, 0]` for a plain cast."""
+    return (0, 0) if fmt.scale is None else scale_grid(fmt, num_rows, num_columns)
+
+
+def scales_dtype(fmt: BlockFormat) -> torch.dtype:
+    """What block scales are stored as."""
+    return torch.float32 if fmt.scale is None else code_dtype(fmt.scale)
+
+
 def amax_shape(fmt: BlockFormat, num_rows: int) -> tuple[int]:
     """Of the second-level amax: `[1]`, `[M]` or `[0]`."""
     return ({Level.NONE: 0, Level.TENSOR: 1, Level.ROW: num_rows}[fmt.level],)

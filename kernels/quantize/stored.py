@@ -42,11 +42,9 @@ class Stored(NamedTuple):
 def checked(codes: Tensor, scales: Tensor, amax: Tensor, format: str, num_columns: int) -> Stored:
     """The parts with their format; InputError where they do not belong together."""
     fmt, num_rows = format_of(format), codes.shape[0]
-    width = (num_columns + 1) // 2 if fmt.packed else num_columns
-    grid = (0, 0) if fmt.scale is None else reference.scale_grid(fmt, num_rows, num_columns)
     for name, part, shape in (
-        ("codes", codes, (num_rows, width)),
-        ("scales", scales, grid),
+        ("codes", codes, reference.codes_shape(fmt, num_rows, num_columns)),
+        ("scales", scales, reference.scales_shape(fmt, num_rows, num_columns)),
         ("amax", amax, reference.amax_shape(fmt, num_rows)),
     ):
         if part.shape != shape:

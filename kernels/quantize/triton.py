@@ -19,7 +19,14 @@ from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform
 from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.philox.triton import NoiseArguments, is_aligned, salts
 from fp4lab.kernels.quantize import triton_columns
-from fp4lab.kernels.quantize.reference import Quantization, amax_shape, code_dtype, scale_grid
+from fp4lab.kernels.quantize.reference import (
+    Quantization,
+    amax_shape,
+    code_dtype,
+    codes_shape,
+    scales_dtype,
+    scales_shape,
+)
 from fp4lab.kernels.quantize.triton_kernels import Result, amax_kernel, quantize_kernel
 from fp4lab.kernels.triton.constants import DTYPES, How, Plan, sign_mask
 from fp4lab.kernels.triton.launch import as_integers, launch, plain, readable
@@ -225,10 +232,8 @@ def values(asked: Quantization, dtype: torch.dtype, turned: bool) -> Tensor:
 
 def _scales(asked: Quantization) -> Tensor:
     """Memory for the block scales of an operand."""
-    fmt, device = asked.format, asked.x_MK.device
-    if fmt.scale is None:
-        return torch.zeros((0, 0), dtype=torch.float32, device=device)
-    return torch.empty(scale_grid(fmt, *asked.shape), dtype=code_dtype(fmt.scale), device=device)
+    fmt, shape = asked.format, scales_shape(asked.format, *asked.shape)
+    return torch.empty(shape, dtype=scales_dtype(fmt), device=asked.x_MK.device)
 
 
 def native_format(asked: Quantization) -> bool:
@@ -257,10 +262,10 @@ def codes_and_scales(asked: Quantization, *, native: bool = False) -> list[Tenso
     sm_100 also for 8 bits of noise, with another draw.
     """
     assert not native or native_format(asked)
-    fmt, (rows, columns) = asked.format, asked.shape
+    fmt, device = asked.format, asked.x_MK.device
     operand = prepared(asked, Result.CODES, torch.float32, native=native)
-    width = (columns + 1) // 2 if fmt.packed else columns
-    codes = torch.empty((rows, width), dtype=code_dtype(fmt.element), device=asked.x_MK.device)
+    shape = codes_shape(fmt, *asked.shape)
+    codes = torch.empty(shape, dtype=code_dtype(fmt.element), device=device)
     scales = _scales(asked)
     _run(operand, codes, scales if scales.numel() else None)
     return [codes, scales, operand.amax]
