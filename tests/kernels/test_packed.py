@@ -59,6 +59,38 @@ def test_a_few_rows_times_packed_weights(fmt: BlockFormat) -> None:
         check(torch.randn(batch, columns).bfloat16(), fmt, 33, "int8")
 
 
+@pytest.mark.parametrize("activations", ["same", "int8"])
+def test_any_number_of_rows_on_both_sides(activations: str) -> None:
+    """Rows of weights are read in four places at a time, and for up to four rows of x."""
+    for rows, columns in itertools.product((1, 2, 3, 4, 5, 7, 10), (32, 256, 288, 1024)):
+        batch = 1 + rows % 5 + columns // 256
+        check(torch.randn(batch, columns).bfloat16(), f.NVFP4, rows, activations)
+        check(torch.randn(batch, columns).bfloat16(), f.MXFP4, rows, activations)
+
+
+@pytest.mark.parametrize("fmt", [f.NVFP4_ONE_LEVEL, f.MXFP4], ids=lambda fmt: fmt.name)
+def test_every_scale_code(fmt: BlockFormat) -> None:
+    """Those of negative numbers too, which only files of other tools hold."""
+    assert fmt.block is not None
+    columns = 16 * fmt.block[1]
+    weight = fp4lab.quantize(torch.randn(256, columns), fmt)
+    weight.scales.copy_((torch.arange(256)[:, None] + torch.arange(16)).to(torch.uint8))
+    w64 = weight.dequantize(torch.float64)
+    for activations in ("same", "int8"):
+        x = torch.randn(1, columns).bfloat16()
+        x64 = (int8_activations(x) if activations == "int8" else x).double()
+        exact, size = x64 @ w64.t(), x64.abs() @ w64.abs().t()
+        fits = size < 2.0**126
+        for name in NAMES:
+            with backends.backend(name):
+                found = fp4lab.packed_linear(
+                    x, weight, activations=activations, dtype=torch.float32
+                )  # type: ignore[arg-type]
+            near = (found.double() - exact).abs() <= size * (columns + 4) * 2.0**-24
+            assert near[fits].all(), (name, activations)
+            assert found[size.isnan()].isnan().all(), (name, activations)
+
+
 def test_many_rows_decode_the_weights() -> None:
     check(torch.randn(40, 96).bfloat16(), f.NVFP4, 24, "same")
     check(torch.randn(40, 96), f.NVFP4, 24, "int8")
