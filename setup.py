@@ -15,6 +15,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 NATIVE = Path(__file__).parent / "fp4lab" / "kernels" / "native"
+LIBRARY = "fp4lab.kernels.native.libfp4lab"
 
 
 class BuildLibrary(build_ext):
@@ -30,26 +31,29 @@ class BuildLibrary(build_ext):
             super().run()
 
     def build_extension(self, ext: Extension) -> None:
-        """Errors of the compiler leave the library out."""
+        """Errors of the compiler leave the library out, also one of an earlier build."""
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.unlink(missing_ok=True)
         spec = importlib.util.spec_from_file_location("fp4lab_build", NATIVE / "build.py")
         build = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(build)
         try:
-            build.compile_library(Path(self.get_ext_fullpath(ext.name)))
+            build.compile_library(target)
         except (OSError, RuntimeError) as error:
             print(f"fp4lab is built without its C operators: {error}", file=sys.stderr)
             raise CompileError(str(error)) from error
 
 
 class Wheel(bdist_wheel):
-    """For one platform and any Python 3."""
+    """For any Python 3, on one platform where the wheel has the library."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """The tag in the wheel's name."""
-        return "py3", "none", super().get_tag()[2]
+        """The tag in the wheel's name, which is asked for when everything is built."""
+        library = Path(self.get_finalized_command("build_ext").get_ext_fullpath(LIBRARY))
+        return "py3", "none", super().get_tag()[2] if library.exists() else "any"
 
 
 setup(
-    ext_modules=[Extension("fp4lab.kernels.native.libfp4lab", sources=[], optional=True)],
+    ext_modules=[Extension(LIBRARY, sources=[], optional=True)],
     cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
 )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fp4lab.errors import InputError
 from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.recipes import Recipe, read
 from fp4lab.report.curves import Curve, read_curve
@@ -89,7 +90,12 @@ class Findings:
 
 
 def read_findings(folder: Path) -> Findings:
-    """Read a comparison's folder; InputError where it is none."""
+    """Read a comparison's folder; InputError where it is none, or has not ended."""
+    if (folder / COMPARISON).is_file() and not (folder / SUMMARY).is_file():
+        raise InputError(
+            f"{folder} holds a comparison that has not ended; give the command that began it again,"
+            f" with --out {folder}: it goes on there and writes the report"
+        )
     summary = Summary.read(folder / SUMMARY)
     runs = {
         name: {

@@ -21,6 +21,7 @@ from fp4lab import cli
 from fp4lab.errors import InputError
 from fp4lab.nn import Linear
 from fp4lab.recipes import get
+from fp4lab.report.folder import ComparisonRecord
 from fp4lab.report.summary import Failure
 from fp4lab.studies import compare_runs
 from fp4lab.studies.command import default_folder, exit_status
@@ -217,6 +218,15 @@ def test_a_run_that_ends_in_a_nan_is_told_by_status_table_and_report(
 def test_report_of_no_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", str(tmp_path)]) == 2
     assert "give the folder of a finished comparison" in capsys.readouterr().err
+
+
+def test_report_of_a_comparison_that_has_not_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ComparisonRecord(settings={}, recipes={}, threads=1, facts={}).write(tmp_path)
+    assert cli.main(["report", str(tmp_path)]) == 2
+    error = capsys.readouterr().err.replace("\n", " ")
+    assert "has not ended; give the command that began it again" in error
 
 
 def test_help_says_how_many_seeds_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
