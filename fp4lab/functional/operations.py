@@ -130,14 +130,19 @@ def fake_quantized(x: Tensor, axis: int, arguments: tuple[Any, ...]) -> Tensor:
 class _FakeQuantize(torch.autograd.Function):
     """Quantize and dequantize with a straight-through gradient."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, axis: int, arguments: tuple[Any, ...], masked: BlockFormat | None
+        x: Tensor, axis: int, arguments: tuple[Any, ...], masked: BlockFormat | None
     ) -> Tensor:
-        y = fake_quantized(x, axis, arguments)
+        return fake_quantized(x, axis, arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, axis, arguments, masked = inputs
         if masked is not None:
             ctx.save_for_backward(saturated(x, masked, axis, arguments))
-        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -146,7 +146,6 @@ class _QuantizedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
         x_MK: Tensor,
         w_NK: Tensor,
         recipe: LinearRecipe,
@@ -154,10 +153,12 @@ class _QuantizedLinear(torch.autograd.Function):
         ragged: str,
         layer: str,
     ) -> Tensor:
-        noise = noise.clone()
-        ctx.save_for_backward(x_MK, w_NK, noise)
-        ctx.recipe, ctx.ragged, ctx.layer = recipe, ragged, layer
         return gemms.fprop(x_MK, w_NK, recipe, How(noise, ragged, layer), x_MK.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x_MK, w_NK, ctx.recipe, noise, ctx.ragged, ctx.layer = inputs
+        ctx.save_for_backward(x_MK, w_NK, noise.clone())
 
     @staticmethod
     @once_differentiable

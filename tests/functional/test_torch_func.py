@@ -1,0 +1,62 @@
+"""The transforms of torch.func, over functions with quantization inside."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.func import functional_call, grad, jacrev, vmap
+
+import fp4lab
+from fp4lab import formats, nn, recipes
+from fp4lab.formats import BlockFormat
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+CLIPS = formats.MXFP4.replace(name="clips", scale_rule=formats.ScaleRule.FLOOR)
+
+
+def weighted(x: torch.Tensor, policy: str) -> torch.Tensor:
+    y = fp4lab.fake_quantize(x, CLIPS, gradient=policy)  # type: ignore[arg-type]
+    return (y * torch.arange(1.0, x.numel() + 1).view(x.shape)).sum()
+
+
+@pytest.mark.parametrize("policy", ["identity", "masked"])
+def test_grad_is_that_of_backward(policy: str) -> None:
+    x = torch.randn(4, 32)
+    x[0, 0] = 7.9
+    leaf = x.clone().requires_grad_()
+    weighted(leaf, policy).backward()
+    assert leaf.grad is not None
+    assert torch.equal(grad(weighted)(x, policy), leaf.grad)
+    assert (leaf.grad == 0).any() == (policy == "masked")
+    many = torch.randn(3, 4, 32)
+    found = vmap(grad(weighted), in_dims=(0, None))(many, policy)
+    assert torch.equal(found, torch.stack([grad(weighted)(one, policy) for one in many]))
+
+
+@pytest.mark.parametrize("fmt", [formats.NVFP4, formats.MXFP8_E4M3], ids=lambda fmt: fmt.name)
+def test_vmap_quantizes_each_sample(fmt: BlockFormat) -> None:
+    many = torch.randn(3, 4, 32) * torch.tensor([1.0, 100.0, 1e-3]).view(3, 1, 1)
+    apart = torch.stack([fp4lab.fake_quantize(one, fmt) for one in many])
+    assert torch.equal(vmap(lambda x: fp4lab.fake_quantize(x, fmt))(many), apart)
+
+
+def test_jacobian_is_the_identity() -> None:
+    x = torch.randn(1, 16)
+    jacobian = jacrev(lambda x: fp4lab.fake_quantize(x, formats.NVFP4))(x)
+    assert torch.equal(jacobian.view(16, 16), torch.eye(16))
+
+
+def test_gradients_of_a_layer() -> None:
+    layer = nn.Linear(32, 16, recipe=recipes.get("nvfp4").linear)
+    x, again = torch.randn(16, 32), copy.deepcopy(layer)
+    found = grad(lambda weights: functional_call(layer, weights, (x,)).square().sum())(
+        dict(layer.named_parameters())
+    )
+    again(x).square().sum().backward()
+    for name, parameter in again.named_parameters():
+        assert parameter.grad is not None
+        assert torch.equal(found[name], parameter.grad)
