@@ -40,7 +40,7 @@ def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch
             return a_MK @ b_NK.t()
         if alpha.numel() == 1 and a_MK.numel() * b_NK.shape[0] >= LEAST:
             out = a_MK.new_empty((a_MK.shape[0], b_NK.shape[0]))
-            return torch.addmm(out, a_MK, b_NK.t(), beta=0, alpha=alpha.item())
+            return out.addmm_(a_MK, b_NK.t(), beta=0, alpha=alpha.item())
     return reference.scaled_matmul(a_MK, b_NK, alpha, dtype)
 
 
