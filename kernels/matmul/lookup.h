@@ -12,6 +12,7 @@
 #include "product.h"
 
 #if defined(__AVX512F__)
+/* one for both, so that what they share is inlined; neither is used but where it is called for */
 #define TARGET __attribute__((target("avx512bf16,avx512vnni")))
 
 enum { PLACES = 4, TOGETHER = 4, SPAN = 256 };
