@@ -69,7 +69,8 @@ int EXPORT(packed_product)(const product_t *q)
     const fp_state_t state = keep_denormals();
 #if defined(__AVX512F__)
     __builtin_cpu_init();
-    const int failed = is_looked_up(q) ? looked_up_product(q) : decoded_product(q);
+    int failed = is_looked_up(q) ? looked_up_product(q) : OUT_OF_RANGE;
+    if (failed == OUT_OF_RANGE) failed = decoded_product(q);
 #else
     const int failed = decoded_product(q);
 #endif

@@ -3,8 +3,10 @@
  * Rows of weights are read in four places at a time, which fetches a third faster than one place does,
  * and every code is read once for up to four rows of x. bf16 activations (AVX512-BF16):
  * elements are looked up as bf16, multiplied exactly and summed in float32, and a block's scale
- * multiplies its sum; bf16 numbers below 2^-126 count as zeros. int8 activations (VNNI): sums within 8
- * columns are exact integers.
+ * multiplies its sum. int8 activations (VNNI): sums within 8 columns are exact integers.
+ *
+ * Activations outside LEAST .. MOST are left to others. Sums before the scale then neither overflow
+ * (16 times 6 MOST) nor flush: those of bf16 numbers are multiples of LEAST 2^-8, which is normal.
  */
 #ifndef FP4LAB_LOOKUP_H
 #define FP4LAB_LOOKUP_H
@@ -18,6 +20,10 @@
 enum { PLACES = 4, TOGETHER = 4, SPAN = 256 };
 /* bytes of codes that are fetched ahead */
 #define AHEAD 1024
+#define LEAST 0x1p-118f
+#define MOST 0x1p120f
+/* what a product returns */
+enum { DONE, NO_MEMORY, OUT_OF_RANGE };
 
 typedef struct {
     const product_t *product;
@@ -27,9 +33,16 @@ typedef struct {
     int64_t padded;    /* columns of x, with zeros up to a multiple of SPAN */
     void *memory;      /* bf16 numbers, or what int8 activations need: */
     int8_t *x;         /* B x padded */
-    float *scales;     /* B x padded / 8 */
+    float *scales;     /* B x padded / 8, half of those of x: numbers are doubled in the table */
     int32_t *sums;     /* B x padded / 8: where sums begin, for numbers are 12 too large in the table */
 } lookup_t;
+
+/* whether a number is neither 0 nor within LEAST .. MOST, such as NaN */
+INLINE int is_outside(float number)
+{
+    const float magnitude = float_of(bits_of(number) & MAGNITUDE);
+    return number != 0.0f && !(magnitude >= LEAST && magnitude < MOST);
+}
 
 /* where column k of x lies, in 128 columns: first those whose codes are looked up first */
 INLINE int64_t place(int64_t k, const int64_t codes)
@@ -154,7 +167,7 @@ TARGET INLINE void rows_of(const int int8, const int e4m3, const int rows, const
     for (int s = 0; s < PLACES; s++) {
         const int64_t row = n + s * apart;
         if (row >= p->rows) continue;
-        const float alpha = q->alpha[q->alpha_per_row ? row : 0] * (int8 ? 0.5f : 1.0f);
+        const float alpha = q->alpha[q->alpha_per_row ? row : 0];
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             q->y[(first + r) * p->rows + row] = _mm512_reduce_add_ps(sums[s][r]) * alpha;
@@ -176,34 +189,43 @@ TARGET static void product_of(const lookup_t *t, int64_t first, int64_t n, int64
 #undef ROWS
 }
 
-static void place_bf16(const lookup_t *t)
+static int place_bf16(const lookup_t *t)
 {
     const int64_t columns = t->product->weights.columns;
     const uint16_t *x = t->product->x;
     uint16_t *placed = t->memory;
+    int outside = 0;
     for (int64_t b = 0; b < t->product->batch; b++)
-        for (int64_t k = 0; k < columns; k++) placed[b * t->padded + place(k, 4)] = x[b * columns + k];
+        for (int64_t k = 0; k < columns; k++) {
+            const uint16_t number = x[b * columns + k];
+            outside |= is_outside(from_bfloat16(number));
+            placed[b * t->padded + place(k, 4)] = number;
+        }
+    return outside ? OUT_OF_RANGE : DONE;
 }
 
-/* returns whether memory ran out */
 static int place_int8(const lookup_t *t)
 {
     const product_t *q = t->product;
     const int64_t columns = q->weights.columns, blocks = t->padded / ACTIVATION_BLOCK;
     float *x = malloc((size_t)(t->padded + blocks) * 4 + (size_t)t->padded), *scales = x + t->padded;
     int8_t *codes = (int8_t *)(scales + blocks);
-    for (int64_t b = 0; b < q->batch && x; b++) {
+    int outside = 0;
+    if (!x) return NO_MEMORY;
+    for (int64_t b = 0; b < q->batch; b++) {
         widen(q->x, q->weights.dtype, b * columns, columns, x);
         activations_to_int8(x, columns, codes, scales);
         for (int64_t k = 0; k < columns; k++) {
             const int64_t lane = (b * t->padded + k) / 8;
+            const float scale = scales[k / ACTIVATION_BLOCK];
+            outside |= is_outside(scale * 128.0f);
             t->x[b * t->padded + place(k, 2)] = codes[k];
-            t->scales[lane] = scales[k / ACTIVATION_BLOCK];
+            t->scales[lane] = 0.5f * scale;
             t->sums[lane] -= 12 * codes[k];
         }
     }
     free(x);
-    return x == NULL;
+    return outside ? OUT_OF_RANGE : DONE;
 }
 
 /* whether weights are what this reads */
@@ -217,7 +239,7 @@ static int is_looked_up(const product_t *q)
                     : p->dtype == BFLOAT16 && __builtin_cpu_supports("avx512bf16"));
 }
 
-/* returns whether memory ran out */
+/* DONE, NO_MEMORY or OUT_OF_RANGE */
 static int looked_up_product(const product_t *q)
 {
     const stored_t *p = &q->weights;
@@ -237,15 +259,13 @@ static int looked_up_product(const product_t *q)
         t.lanes[j] = _mm512_loadu_si512(which);
     }
     t.memory = aligned_alloc(64, (size_t)numbers * 2);
-    if (!t.memory) return 1;
+    if (!t.memory) return NO_MEMORY;
     memset(t.memory, 0, (size_t)numbers * 2);
     t.x = t.memory;
     t.scales = (float *)(t.x + numbers);
     t.sums = (int32_t *)(t.scales + numbers / 8);
-    int failed = 0;
-    if (q->int8) failed = place_int8(&t);
-    else place_bf16(&t);
-    if (!failed)
+    const int status = q->int8 ? place_int8(&t) : place_bf16(&t);
+    if (status == DONE)
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1)
     {
         const fp_state_t state = keep_denormals();
@@ -255,7 +275,7 @@ static int looked_up_product(const product_t *q)
         restore(state);
     }
     free(t.memory);
-    return failed;
+    return status;
 }
 #endif
 

@@ -228,3 +228,29 @@ def test_tensors_on_other_devices_and_other_kinds_are_refused() -> None:
     for b, counts in ((weight, [8]), ([weight], None)):
         with pytest.raises(InputError, match="give a list"):
             fp4lab.grouped_scaled_matmul(weight, b, counts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("activations", ["same", "int8"])
+def test_activations_and_scales_of_any_size(activations: str) -> None:
+    """Products that overflow or vanish before the block scale that brings them back."""
+    numbers = [2.0**-133, 2.0**-126, 2.0**-119, 2.0**-118, 2.0**119, 2.0**120, 2e38, 3.3e38]
+    for number, code, scale in itertools.product(
+        numbers, (0x11, 0x22, 0x66, 0x77), (0, 1, 9, 127, 227, 254)
+    ):
+        weight = fp4lab.quantize(torch.ones(2, 64), f.MXFP4)
+        weight.codes.fill_(code)
+        weight.scales.fill_(scale)
+        x = torch.zeros(3, 64)
+        x[0, 5], x[1, ::7], x[2, 1] = number, -number, 1.0
+        x = x.bfloat16()
+        x64 = (int8_activations(x) if activations == "int8" else x).double()
+        w64 = weight.dequantize(torch.float64)
+        exact, size = x64 @ w64.t(), x64.abs() @ w64.abs().t()
+        fits = size < 2.0**127
+        for name in NAMES:
+            with backends.backend(name):
+                found = fp4lab.packed_linear(
+                    x, weight, activations=activations, dtype=torch.float32
+                )  # type: ignore[arg-type]
+            near = (found.double() - exact).abs() <= size * 70 * 2.0**-24 + 64 * 2.0**-149
+            assert near[fits].all(), (name, activations, number, code, scale)
