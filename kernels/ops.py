@@ -47,7 +47,7 @@ def _asked(
     column_offset: int = 0,
     amax: Tensor | None = None,
 ) -> Quantization:
-    fmt, transposed, transform, noise_bits = quantizer
+    fmt, transposed, hadamard, noise_bits = quantizer
     noise = None
     if noise_bits:
         assert state is not None
@@ -57,9 +57,7 @@ def _asked(
         check_amax(amax, fmt, x.shape[transposed])
         # a magnitude: -0 is 0; and a copy, for an operator's result must not be its input
         amax = amax.to(torch.float32) + 0.0
-    if transform is None:
-        return Quantization(x, fmt, transposed, 1, (), noise, amax)
-    return Quantization(x, fmt, transposed, transform.size, transform.vector, noise, amax)
+    return Quantization(x, fmt, transposed, hadamard, noise, amax)
 
 
 def _implements(name: str) -> Callable[[Function], Function]:
@@ -163,8 +161,7 @@ def _cast_impl(x: Tensor, element: str, ties: int, overflow: int) -> Tensor:
 
 @_implements("hadamard")
 def _hadamard_impl(x: Tensor, transform: str, dim: int) -> Tensor:
-    parsed = transform_of(transform)
-    return hadamard_dispatch.hadamard(x, parsed.size, parsed.vector, dim)
+    return hadamard_dispatch.hadamard(x, transform_of(transform), dim)
 
 
 @_implements("random_bits")

@@ -90,7 +90,8 @@ class Quantizer(NamedTuple):
 def quantizer_of(text: str) -> Quantizer:
     """The one of this text."""
     fmt, transposed, noise_bits, transform = text.split(" ")
-    hadamard = transform_of(transform) if transform else None
+    # one of size 1 without signs is none, which leaves -0 as it is
+    hadamard = None if transform in ("", "1") else transform_of(transform)
     return Quantizer(format_of(fmt), transposed == "1", hadamard, int(noise_bits))
 
 

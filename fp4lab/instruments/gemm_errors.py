@@ -191,7 +191,7 @@ class _LayerGemms:
         if transform is None:
             return stored
         whole = gemms.padded_to_hadamard(stored, transform, dim=dim, ragged=self.how.ragged)
-        return hadamard(whole, transform.size, transform.vector, dim)
+        return hadamard(whole, transform, dim)
 
 
 def _plain(figures: Error) -> dict[str, Any]:

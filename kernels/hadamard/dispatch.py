@@ -7,22 +7,23 @@ import ctypes
 import torch
 from torch import Tensor
 
+from fp4lab.formats import Hadamard
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard import reference
 from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.native import structures as c
 
 
-def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
+def hadamard(x: Tensor, transform: Hadamard, dim: int) -> Tensor:
     """As `reference.hadamard`, contiguous, with one NaN."""
     chosen = backends.chosen(x.device)
     if chosen == "triton":
         from fp4lab.kernels.hadamard import triton as by_triton
 
-        if by_triton.takes(x, size):
-            return by_triton.hadamard(x, size, signs, dim)
-    if chosen != "native" or not _c_takes(x, size, dim):
-        y = reference.hadamard(x, size, signs, dim)
+        if by_triton.takes(x, transform.size):
+            return by_triton.hadamard(x, transform, dim)
+    if chosen != "native" or not _c_takes(x, transform.size, dim):
+        y = reference.hadamard(x, transform, dim)
         return positive_nan_(y.clone(memory_format=torch.contiguous_format))
     x = x.resolve_neg().contiguous()
     # what lies behind dim are the columns, and a transform along dim runs over rows of them
@@ -30,7 +31,7 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...], dim: int) -> Tensor:
     columns = x.shape[dim:].numel() // x.shape[dim] if by_rows else x.shape[-1]
     y = c.new_result(x.shape, x.dtype)
     failed = backends.native("hadamard")(
-        ctypes.byref(c.hadamard(size, signs)),
+        ctypes.byref(c.hadamard(transform)),
         ctypes.c_void_p(x.data_ptr()),
         c.DTYPES[x.dtype],
         ctypes.c_int64(x.numel() // columns),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError
+from fp4lab.formats import Hadamard
 
 #: largest transform whose matrix is kept (64 MB)
 LARGEST_KEPT = 4096
@@ -32,24 +33,24 @@ def row(size: int, k: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def matrix(size: int, signs: tuple[int, ...]) -> Tensor:
+def matrix(transform: Hadamard) -> Tensor:
     """diag(signs) @ H in float32, entries +-1."""
-    return torch.stack(list(_rows(size, signs)))
+    return torch.stack(list(_rows(transform)))
 
 
-def _rows(size: int, signs: tuple[int, ...]) -> Iterator[Tensor]:
+def _rows(transform: Hadamard) -> Iterator[Tensor]:
+    size, signs = transform.size, transform.vector
     for k in range(size):
         yield row(size, k) * signs[k] if signs else row(size, k)
 
 
-def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int = -1) -> Tensor:
-    """Transform every block of `size` along `dim` (the inverse of one without signs is itself).
+def hadamard(x: Tensor, transform: Hadamard, dim: int = -1) -> Tensor:
+    """Transform every block along `dim` (the inverse of one without signs is itself).
 
     Args:
         x: any shape, fp16, bf16, fp32 or fp64 (computed in float32); its extent along `dim` a
-            multiple of size.
-        size: block length, a power of two.
-        signs: `size` entries +-1, or empty for none.
+            multiple of the transform's size.
+        transform: size of a block, and signs.
         dim: where the blocks lie.
 
     Returns:
@@ -58,6 +59,7 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
     Raises:
         InputError: the extent is not a multiple of size.
     """
+    size = transform.size
     if x.shape[dim] % size:
         raise InputError(
             f"extent {x.shape[dim]} of dimension {dim} is not a multiple of the Hadamard size "
@@ -66,9 +68,9 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
     # k first, so that each term is one pass over long rows
     blocks = x.to(torch.float32).unflatten(dim, (-1, size)).movedim(dim % x.dim() + 1, 0)
     x_kN = blocks.reshape(size, -1)
-    signs, kept = tuple(signs), size <= LARGEST_KEPT
+    rows = matrix(transform) if size <= LARGEST_KEPT else _rows(transform)
     y_jN = torch.zeros_like(x_kN)
-    for h_j, x_N in zip(matrix(size, signs) if kept else _rows(size, signs), x_kN, strict=True):
+    for h_j, x_N in zip(rows, x_kN, strict=True):
         y_jN.addcmul_(h_j.to(x.device).unsqueeze(1), x_N)
     y = y_jN.mul_(size**-0.5).view(blocks.shape).movedim(0, dim % x.dim() + 1)
     return y.reshape(x.shape).to(x.dtype)

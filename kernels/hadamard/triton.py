@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fp4lab.errors import InputError
+from fp4lab.formats import Hadamard
 from fp4lab.kernels.minifloat.triton import rounded_to, stored_as, to_float32
 from fp4lab.kernels.triton.constants import DTYPES, float32
 from fp4lab.kernels.triton.launch import INTERPRETED, as_integers, launch, plain, readable
@@ -155,12 +156,12 @@ def takes(x: Tensor, size: int) -> bool:
     return readable(x) and x.dtype in DTYPES and size <= LARGEST
 
 
-def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int = -1) -> Tensor:
+def hadamard(x: Tensor, transform: Hadamard, dim: int = -1) -> Tensor:
     """`reference.hadamard` for float32, bf16 and fp16, contiguous; NaN is the one of its dtype."""
-    if x.shape[dim] % size:
+    if x.shape[dim] % transform.size:
         raise InputError(
             f"extent {x.shape[dim]} of dimension {dim} is not a multiple of the Hadamard size "
-            f"{size}; choose a size that divides it"
+            f"{transform.size}; choose a size that divides it"
         )
     x = plain(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -168,22 +169,22 @@ def hadamard(x: Tensor, size: int, signs: tuple[int, ...] | list[int], dim: int 
     if x.dim() != 2:
         x_rows = x_rows.reshape(-1, x.shape[dim])
         rows = torch.empty_like(x_rows, memory_format=torch.contiguous_format)
-        transform(x_rows, rows, size, tuple(signs))
+        transform_rows(x_rows, rows, transform)
         out_rows.copy_(rows.view(out_rows.shape))
     else:
-        transform(x_rows, out_rows, size, tuple(signs))
+        transform_rows(x_rows, out_rows, transform)
     return out
 
 
 @lru_cache(maxsize=64)
-def _sign_vector(signs: tuple[int, ...], device: torch.device) -> Tensor:
+def _signs(transform: Hadamard, device: torch.device) -> Tensor:
     """Signs on the device; kept, for copying them there waits for it."""
-    return torch.tensor(signs, dtype=torch.float32, device=device)
+    return torch.tensor(transform.vector, dtype=torch.float32, device=device)
 
 
-def transform(x_MK: Tensor, out_MK: Tensor, size: int, signs: tuple[int, ...]) -> None:
+def transform_rows(x_MK: Tensor, out_MK: Tensor, transform: Hadamard) -> None:
     """Write the transform of the rows of a matrix into another one of its shape and dtype."""
-    rows, columns = x_MK.shape
+    (rows, columns), size = x_MK.shape, transform.size
     groups = columns // size
     # the interpreter's time is a program's, not an element's
     most = max(1, (131072 if INTERPRETED else 4096) // size)
@@ -193,7 +194,7 @@ def transform(x_MK: Tensor, out_MK: Tensor, size: int, signs: tuple[int, ...]) -
         triton.cdiv(rows * groups, per_program),
         (
             as_integers(x_MK),
-            _sign_vector(signs, x_MK.device) if signs else None,
+            _signs(transform, x_MK.device) if transform.vector else None,
             as_integers(out_MK),
             rows,
             groups,

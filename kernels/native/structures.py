@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fp4lab.formats import ElementType, Overflow, Specials, Ties
+from fp4lab.formats import ElementType, Hadamard, Overflow, Specials, Ties
 from fp4lab.kernels.hadamard.reference import matrix
 from fp4lab.kernels.philox.reference import noise_words
 
@@ -39,7 +39,7 @@ class Element(ctypes.Structure):
     )
 
 
-class Hadamard(ctypes.Structure):
+class CHadamard(ctypes.Structure):
     """`hadamard_t` of hadamard/cpu.h."""
 
     _fields_ = (("size", ctypes.c_int32), ("matrix", ctypes.c_void_p))
@@ -89,14 +89,14 @@ def noise(state: Tensor, stream: int, bits: int, column_offset: int) -> Noise:
     return filled
 
 
-def hadamard(size: int, signs: tuple[int, ...]) -> Hadamard:
-    """A transform, which keeps its matrix as long as it lives."""
-    if size == 1 and not signs:
-        return Hadamard(1, None)
-    numbers = matrix(size, signs)
-    transform = Hadamard(size, numbers.data_ptr())
-    transform.held = numbers
-    return transform
+def hadamard(transform: Hadamard | None) -> CHadamard:
+    """A transform, which keeps its matrix as long as it lives; or none."""
+    if transform is None:
+        return CHadamard(1, None)
+    numbers = matrix(transform)
+    filled = CHadamard(transform.size, numbers.data_ptr())
+    filled.held = numbers
+    return filled
 
 
 def threads(count: int) -> int:

@@ -38,7 +38,7 @@ def _rows_together(asked: Quantization) -> int:
     if along == WHOLE:
         return 0
     # an even number, so that no byte holds two groups' codes
-    together = lcm(along, asked.hadamard, 2) if asked.transposed else along
+    together = lcm(along, asked.hadamard_size, 2) if asked.transposed else along
     units = max(1, GROUP // max(1, together * asked.x_MK.shape[1]))
     return together * units
 

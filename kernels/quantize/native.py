@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, Level
+from fp4lab.formats import BlockFormat, Hadamard, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard.reference import LARGEST_KEPT
 from fp4lab.kernels.native.structures import (
     DTYPES,
+    CHadamard,
     Element,
-    Hadamard,
     Noise,
     element,
     hadamard,
@@ -103,7 +103,7 @@ class _Plan(ctypes.Structure):
         *((n, ctypes.c_float) for n in ("scale_floor", "zero_scale", "even_limit")),
         ("target", ctypes.c_double),
         ("amax_factor", ctypes.c_double),
-        ("hadamard", Hadamard),
+        ("hadamard", CHadamard),
         ("noise", Noise),
         *((n, ctypes.c_int32) for n in ("has_amax", "result", "dtype", "turned", "packed")),
         *((n, ctypes.c_void_p) for n in ("row_ids", "amax", "decode", "scale_codes")),
@@ -126,12 +126,13 @@ class _Matrix(ctypes.Structure):
 
 def takes(asked: Quantization) -> bool:
     """Whether C computes this case; it leaves what it cannot read, and errors, to the reference."""
+    size = asked.hadamard_size
     return (
         plain(asked.x_MK)
         and asked.x_MK.numel() > 0
-        and asked.hadamard <= LARGEST_KEPT
-        and asked.shape[1] % asked.hadamard == 0
-        and prod(_unit(asked.format, asked.transposed, asked.hadamard)) <= LARGEST_UNIT
+        and size <= LARGEST_KEPT
+        and asked.shape[1] % size == 0
+        and prod(_unit(asked.format, asked.transposed, size)) <= LARGEST_UNIT
     )
 
 
@@ -149,7 +150,7 @@ class _Call(NamedTuple):
     #: without addresses and noise
     plan: bytes
     #: lives as long as the plan has its address
-    transform: Hadamard
+    transform: CHadamard
     #: shapes and dtypes of results, contiguous; None: not made
     data: _Tensor | None
     scales: _Tensor | None
@@ -165,8 +166,7 @@ class _Call(NamedTuple):
 def _call(
     fmt: BlockFormat,
     transposed: bool,
-    size: int,
-    signs: tuple[int, ...],
+    transform: Hadamard | None,
     want: Want,
     shape: tuple[int, int],
     has_amax: bool,
@@ -175,7 +175,7 @@ def _call(
     scale = fmt.scale if fmt.scale is not None else fmt.element
     codes = want.result == Result.CODES
     as_codes = codes and fmt.scale is not None and fmt.scale.bits <= 8
-    transform = hadamard(size, signs)
+    c_transform = hadamard(transform)
     plan = _Plan(
         block_rows=columns if transposed else rows,
         block_columns=rows if transposed else columns,
@@ -193,7 +193,7 @@ def _call(
         even_limit=1.0 - 2.0 ** -(fmt.element.mantissa_bits + 2),
         target=fmt.target,
         amax_factor=fmt.amax_factor,
-        hadamard=transform,
+        hadamard=c_transform,
         result=min(want.result, Result.DEQUANTIZED),
         dtype=DTYPES[want.dtype],
         has_amax=has_amax,
@@ -213,7 +213,7 @@ def _call(
     told = want.amax or fmt.level == Level.ROW
     return _Call(
         plan=bytes(plan),
-        transform=transform,
+        transform=c_transform,
         data=None if want.result == Result.NOTHING else data,
         scales=scales,
         amax=(amax_shape(fmt, shape[0]), torch.float32) if told and not has_amax else None,
@@ -232,7 +232,7 @@ def quantize(asked: Quantization, want: Want) -> Made:
 
 def quantize_both(asked: Sequence[Quantization], wanted: Sequence[Want]) -> list[Made]:
     """Quantize one matrix in two ways that C `takes`, from the same reads of it."""
-    units = [_unit(one.format, one.transposed, one.hadamard) for one in asked]
+    units = [_unit(one.format, one.transposed, one.hadamard_size) for one in asked]
     if prod(map(lcm, *units)) > LARGEST_UNIT:
         return [quantize(one, want) for one, want in zip(asked, wanted, strict=True)]
     both = [_plan(one, want) for one, want in zip(asked, wanted, strict=True)]
@@ -257,10 +257,10 @@ def _run(plans: Any, count: int, x: Tensor) -> None:
 
 def _plan(asked: Quantization, want: Want) -> tuple[_Plan, Made]:
     """A plan with the addresses of its results, and these."""
-    x, fmt, transposed, size, signs, noise, amax = asked
+    x, fmt, transposed, transform, noise, amax = asked
     rows, columns = x.shape
     shape = (columns, rows) if transposed else (rows, columns)
-    call = _call(fmt, transposed, size, signs, want, shape, amax is not None)
+    call = _call(fmt, transposed, transform, want, shape, amax is not None)
     plan = _Plan.from_buffer_copy(call.plan)
     scales = None
     if amax is not None:

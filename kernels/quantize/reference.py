@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fp4lab.errors import InputError
-from fp4lab.formats import WHOLE, BlockFormat, ElementType, Level, Selection
+from fp4lab.formats import WHOLE, BlockFormat, ElementType, Hadamard, Level, Selection
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
 from fp4lab.kernels.minifloat.reference import (
@@ -54,8 +54,7 @@ class Quantization(NamedTuple):
     x_MK: Tensor
     format: BlockFormat
     transposed: bool = False
-    hadamard: int = 1
-    signs: tuple[int, ...] = ()
+    hadamard: Hadamard | None = None
     noise: Noise | None = None
     amax: Tensor | None = None
 
@@ -66,9 +65,9 @@ class Quantization(NamedTuple):
         return (columns, rows) if self.transposed else (rows, columns)
 
     @property
-    def is_transformed(self) -> bool:
-        """Whether there is a Hadamard transform (one of size 1 may still have a sign)."""
-        return self.hadamard > 1 or bool(self.signs)
+    def hadamard_size(self) -> int:
+        """How many numbers along the columns are transformed together; 1 without a transform."""
+        return 1 if self.hadamard is None else self.hadamard.size
 
 
 class Encoded(NamedTuple):
@@ -82,8 +81,8 @@ class Encoded(NamedTuple):
 def prepare(asked: Quantization) -> Tensor:
     """The operand: x or its transpose, Hadamard in x's dtype, then float32."""
     x_MK = asked.x_MK
-    if asked.is_transformed:
-        x_MK = hadamard(x_MK, asked.hadamard, asked.signs, dim=0 if asked.transposed else 1)
+    if asked.hadamard is not None:
+        x_MK = hadamard(x_MK, asked.hadamard, dim=0 if asked.transposed else 1)
     return (x_MK.t() if asked.transposed else x_MK).to(torch.float32)
 
 

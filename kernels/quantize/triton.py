@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 
 from fp4lab.formats import E2M1, WHOLE, BlockFormat, Level, Overflow, Selection, Ties
-from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform
+from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform_rows
 from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.philox.triton import NoiseArguments, is_aligned, salts
 from fp4lab.kernels.quantize import triton_columns
@@ -58,8 +58,8 @@ def takes(asked: Quantization) -> bool:
         readable(x)
         and x.dtype in DTYPES
         and takes_format(asked.format)
-        and asked.hadamard <= LARGEST
-        and asked.shape[1] % asked.hadamard == 0
+        and asked.hadamard_size <= LARGEST
+        and asked.shape[1] % asked.hadamard_size == 0
     )
 
 
@@ -105,19 +105,17 @@ def noise_arguments(asked: Quantization) -> NoiseArguments:
     return NoiseArguments(state, row_ids, noise.column_offset, salts(noise.stream, noise.bits))
 
 
-def how_to(
-    asked: Quantization, result: Result, dtype: torch.dtype, *, fused: bool, native: bool = False
-) -> How:
-    """The constants of a kernel; `fused` where it does the Hadamard transform."""
-    noise, transforms = asked.noise, fused and asked.is_transformed
+def how_to(asked: Quantization, result: Result, dtype: torch.dtype, *, native: bool = False) -> How:
+    """The constants of a kernel, which does the Hadamard transform too."""
+    noise, transform = asked.noise, asked.hadamard
     bits = 0 if noise is None else noise.bits
     return How(
         result=int(result),
         dtype=DTYPES[asked.x_MK.dtype],
         out_dtype=DTYPES[dtype],
         transposed=asked.transposed,
-        hadamard=asked.hadamard if transforms else 0,
-        signs=sign_mask(asked.signs) if transforms else 0,
+        hadamard=0 if transform is None else transform.size,
+        signs=0 if transform is None else sign_mask(transform.vector),
         noise_bits=bits,
         aligned=noise is None or is_aligned(bits, noise.column_offset),
         native=native,
@@ -141,14 +139,13 @@ def prepared(
     amax: Tensor | None = None,
 ) -> Operand:
     """The operand with a Hadamard transform too large to fuse done, and amax found."""
-    x_MK, tile = plain_matrix(asked), tile or tile_of(asked)
-    fused = asked.hadamard <= LARGEST_FUSED
-    if not fused:
+    x_MK, tile, left = plain_matrix(asked), tile or tile_of(asked), asked
+    if asked.hadamard is not None and asked.hadamard.size > LARGEST_FUSED:
         stored = torch.empty(asked.x_MK.shape, dtype=x_MK.dtype, device=x_MK.device)
         out_MK = stored.t() if asked.transposed else stored
-        transform(x_MK, out_MK, asked.hadamard, asked.signs)
-        x_MK = out_MK
-    how = how_to(asked, result, dtype, fused=fused, native=native)
+        transform_rows(x_MK, out_MK, asked.hadamard)
+        x_MK, left = out_MK, asked._replace(hadamard=None)
+    how = how_to(left, result, dtype, native=native)
     plan, level = Plan.of(asked.format, tile), asked.format.level
     whole = None if plan.whole == 0 else _amax(x_MK, how, tile, by_row=plan.whole == 2)
     if level == Level.NONE:

@@ -41,14 +41,14 @@ REPEAT = 4
 
 def takes(asked: Quantization) -> bool:
     """Whether these kernels compute a case that `quantize.triton` takes; they need whole blocks."""
-    fmt, size = asked.format, asked.hadamard
+    fmt, size = asked.format, asked.hadamard_size
     return (
         asked.transposed
         and fmt.block in ((1, 16), (1, 32))
         and fmt.selection == Selection.NONE
         and fmt.element.bits <= 8
         and (asked.shape[1] % fmt.block[1], fmt.block[1] % size) == (0, 0)
-        and (not asked.is_transformed or size > 1)
+        and (asked.hadamard is None or size > 1)
     )
 
 

@@ -163,8 +163,8 @@ def fuses(straight: Quantization, turned: Quantization) -> bool:
         straight.x_MK is turned.x_MK
         and (straight.transposed, turned.transposed) == (False, True)
         and all(fmt.block is None or 0 not in fmt.block for fmt in formats)
-        and straight.hadamard <= LARGEST_FUSED
-        and turned.hadamard <= LARGEST_FUSED
+        and straight.hadamard_size <= LARGEST_FUSED
+        and turned.hadamard_size <= LARGEST_FUSED
         and all(noise.row_ids is noises[0].row_ids for noise in noises)
         and all(noise.column_offset == noises[0].column_offset for noise in noises)
     )
@@ -246,13 +246,13 @@ def _amax_pair(straight: Quantization, turned: Quantization) -> tuple[Tensor | N
     own = [
         asked.amax is None and asked.format.level == Level.TENSOR for asked in (straight, turned)
     ]
-    if straight.is_transformed or not all(own):
+    if straight.hadamard is not None or not all(own):
         return None, None
-    if not turned.is_transformed:
+    if turned.hadamard is None:
         amax = single.amax(straight)
         return amax, amax
     if not triton_columns.takes(turned):
         return None, None
     amax = torch.zeros(1, dtype=torch.float32, device=straight.x_MK.device)
-    how = single.how_to(turned, Result.OPERAND, torch.float32, fused=True)
+    how = single.how_to(turned, Result.OPERAND, torch.float32)
     return amax, triton_columns.amax(turned, single.amax_how(how), amax)

@@ -184,7 +184,7 @@ def test_a_hadamard_transform_hurts_nvfp4_on_sparse_outliers(size: str) -> None:
 
 
 def transformed(size: int) -> Tensor:
-    return hadamard(heavy_tailed(), size, f.Hadamard(size, 1).vector)
+    return hadamard(heavy_tailed(), f.Hadamard(size, 1))
 
 
 def test_a_hadamard_transform_helps_mxfp4_on_sparse_outliers() -> None:

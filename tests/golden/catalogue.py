@@ -60,6 +60,7 @@ def compare(file: str, key: str) -> Outcome:
 
 # Transformer Engine, NVFP4
 
+SIGNED = f.Hadamard(16, f.NVFP4_SIGNS)
 NVFP4 = {
     "1x16": f.NVFP4,
     "1x16_rht": f.NVFP4,
@@ -73,7 +74,7 @@ NVFP4 = {
 }
 #: the columnwise operand of these is transformed
 TRANSFORMS = {
-    "1x16_rht": f.Hadamard(16, f.NVFP4_SIGNS),
+    "1x16_rht": SIGNED,
     "1x16_rht_nosign": f.Hadamard(16),
 }
 
@@ -114,16 +115,16 @@ def nvfp4_values(x: str, config: str) -> Ours:
 
 
 def nvfp4_transformed(x: str) -> Ours:
-    y = hadamard(recorded_input(x), 16, f.NVFP4_SIGNS)
+    y = hadamard(recorded_input(x), SIGNED)
     return Ours(array=y.numpy() if y.dtype == torch.float32 else y.view(torch.uint16).numpy())
 
 
 def nvfp4_matrix() -> Ours:
-    return Ours(array=hadamard(torch.eye(16), 16, f.NVFP4_SIGNS).numpy())
+    return Ours(array=hadamard(torch.eye(16), SIGNED).numpy())
 
 
 def nvfp4_signs() -> Ours:
-    return Ours(array=np.array(f.Hadamard(16, f.NVFP4_SIGNS).vector, np.float32))
+    return Ours(array=np.array(SIGNED.vector, np.float32))
 
 
 def swizzled() -> Ours:

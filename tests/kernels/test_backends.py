@@ -360,6 +360,11 @@ def test_without_a_compiler_one_warning_and_the_same_codes(tmp_path: Path) -> No
 def test_a_transform_of_size_1_without_signs_changes_nothing() -> None:
     x = torch.randn(3, 4)
     assert torch.equal(ops.hadamard(x, "1", 1), x)
+    cast = Quantizer(f.BF16, hadamard=f.Hadamard(1)).text
+    for name in (*SETS, "torch", "reference"):
+        with backends.backend(name):
+            # also a zero keeps its sign
+            assert ops.fake_quantize(torch.tensor([[-0.0]]), cast).signbit().all(), name
 
 
 def test_an_amax_of_minus_zero_is_zero() -> None:

@@ -56,7 +56,7 @@ from fp4lab.kernels.quantize import triton_pair, triton_stored
 from fp4lab.kernels.quantize.reference import Noise, Quantization
 
 N = 4096
-SIGNS = f.NVFP4_SIGNS
+SIGNED = f.Hadamard(16, f.NVFP4_SIGNS)
 STATE = torch.zeros(4, dtype=torch.int64)
 EVERY = (90, 100, 120)
 POINTERS = {
@@ -86,11 +86,12 @@ def asked(fmt: f.BlockFormat, bits: int = 0, **fields: Any) -> Quantization:
     return Quantization(x() if matrix is None else matrix, fmt, noise=noise, **fields)
 
 
-def columns(fmt: f.BlockFormat, bits: int, size: int = 16, **fields: Any) -> Quantization:
+def columns(
+    fmt: f.BlockFormat, bits: int, hadamard: f.Hadamard = SIGNED, **fields: Any
+) -> Quantization:
     """Columns of a bf16 matrix with a Hadamard transform."""
-    signs = SIGNS if size == 16 else ()
     fields = {"x_MK": x(torch.bfloat16), **fields}
-    return asked(fmt, bits, transposed=True, hadamard=size, signs=signs, **fields)
+    return asked(fmt, bits, transposed=True, hadamard=hadamard, **fields)
 
 
 def dequantized(one: Quantization) -> Tensor:
@@ -156,7 +157,7 @@ CASES: dict[str, tuple[Call, tuple[int, ...]]] = {
     "quantize columns": (lambda: quantize.codes_and_scales(columns(f.NVFP4, 8)), EVERY),
     "quantize columns values": (lambda: quantize.operand(columns(f.NVFP4, 0), BF16), (90, 100)),
     "quantize columns turned": (
-        lambda: quantize.operand(columns(f.MXFP4, 8, 32), BF16, True),
+        lambda: quantize.operand(columns(f.MXFP4, 8, f.Hadamard(32)), BF16, True),
         (90,),
     ),
     "quantize 16x16": (lambda: dequantized(asked(f.NVFP4_16X16, x_MK=HALF)), EVERY),
@@ -168,7 +169,10 @@ CASES: dict[str, tuple[Call, tuple[int, ...]]] = {
     "quantize 128x128": (lambda: dequantized(asked(f.FP8_128X128_E4M3)), (90, 100)),
     "quantize 4over6": (lambda: dequantized(asked(MSE)), (90, 100)),
     "quantize 4over6 16x16": (lambda: dequantized(asked(f.NVFP4_4OVER6_16X16)), (100,)),
-    "quantize hadamard 32": (lambda: quantize.codes_and_scales(columns(f.MXFP4, 0, 32)), (100,)),
+    "quantize hadamard 32": (
+        lambda: quantize.codes_and_scales(columns(f.MXFP4, 0, f.Hadamard(32))),
+        (100,),
+    ),
     "quantize native": (
         lambda: quantize.codes_and_scales(asked(f.NVFP4), native=True),
         (100, 120),
@@ -180,7 +184,7 @@ CASES: dict[str, tuple[Call, tuple[int, ...]]] = {
     "quantize back": (stored, EVERY),
     "cast": (lambda: minifloat.round_nearest(x(), f.E4M3), EVERY),
     "cast ties": (lambda: minifloat.round_nearest(x(), f.E5M2, f.Ties.AWAY), (100,)),
-    "hadamard 128": (lambda: hadamard.hadamard(x(torch.bfloat16), 128, ()), (90, 100)),
+    "hadamard 128": (lambda: hadamard.hadamard(x(torch.bfloat16), f.Hadamard(128)), (90, 100)),
     "philox": (lambda: bits(0), (90,)),
     "philox ragged": (lambda: bits(5), (90,)),
     "product codes": (lambda: product(codes(f.NVFP4), codes(f.NVFP4)), EVERY),

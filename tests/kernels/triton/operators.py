@@ -13,6 +13,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed (it is there for Linux only)")
 
+from fp4lab.formats import NVFP4_SIGNS, Hadamard
 from fp4lab.kernels.hadamard import triton as hadamard
 from fp4lab.kernels.matmul import triton as matmul
 from fp4lab.kernels.matmul import triton_grouped, triton_scaled
@@ -26,6 +27,7 @@ from fp4lab.kernels.quantize.reference import Noise, Quantization
 from fp4lab.kernels.triton import launch
 
 __all__ = [
+    "SIGNED",
     "Factor",
     "Noise",
     "Quantization",
@@ -43,6 +45,8 @@ __all__ = [
     "triton_stored",
 ]
 
+#: the transform of Transformer Engine's NVFP4 recipe
+SIGNED = Hadamard(16, NVFP4_SIGNS)
 STATE = torch.tensor([0xDEADBEEF, 456, 7, 0xFFFFFFFF])
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -62,14 +62,18 @@ def test_rounding_of_views_and_of_nothing(device: str) -> None:
     ids=str,
 )
 def test_hadamard(size: int, dtype: torch.dtype, device: str) -> None:
-    signs = formats.Hadamard(size, signs=7).vector
+    plain, signed = formats.Hadamard(size), formats.Hadamard(size, signs=7)
     x = matrices.some_special(generator(size), 3 * size, 5).to(dtype)
     there = on(device, x)
-    for view, dim, chosen in ((x, 0, signs), (x.t(), 1, ()), (x.view(3, 1, size, 5), 2, signs)):
-        got = hadamard.hadamard(there.as_strided(view.shape, view.stride()), size, chosen, dim)
-        assert same_bits(got, canonical(hadamard_reference(view, size, chosen, dim)))
+    for view, dim, chosen in (
+        (x, 0, signed),
+        (x.t(), 1, plain),
+        (x.view(3, 1, size, 5), 2, signed),
+    ):
+        got = hadamard.hadamard(there.as_strided(view.shape, view.stride()), chosen, dim)
+        assert same_bits(got, canonical(hadamard_reference(view, chosen, dim)))
     with pytest.raises(InputError, match="not a multiple of the Hadamard size"):
-        hadamard.hadamard(there, 4096, ())
+        hadamard.hadamard(there, formats.Hadamard(4096))
 
 
 @pytest.mark.parametrize("bits", [8, 32])

@@ -15,6 +15,7 @@ from fp4lab import formats
 from fp4lab.kernels import backends, ops
 from fp4lab.kernels.matmul.reference import epilogue_alpha
 from tests.kernels.triton.operators import (
+    SIGNED,
     Factor,
     Noise,
     Quantization,
@@ -59,9 +60,8 @@ def test_large_matrices(transposed: bool, bits: int, dtype: torch.dtype) -> None
     cuda_noise = None
     if (drawn := noise(bits)) is not None:
         cuda_noise = drawn._replace(state=drawn.state.cuda())
-    signs = formats.NVFP4_SIGNS if transposed else ()
-    size = 16 if transposed else 1
-    asked = Quantization(large(dtype), formats.NVFP4, transposed, size, signs, cuda_noise)
+    transform = SIGNED if transposed else None
+    asked = Quantization(large(dtype), formats.NVFP4, transposed, transform, cuda_noise)
     encoded = reference.encoded(asked)
     stored = reference.codes_and_scales(encoded, asked.format, asked.shape)
     assert all(map(same_bits, quantize.codes_and_scales(asked), stored))
@@ -73,7 +73,7 @@ def test_both_operands_of_a_large_matrix() -> None:
     x_MK = large()
     straight = Quantization(x_MK, formats.NVFP4)
     drawn = Noise(torch.tensor([1, 2, 3, 4], device="cuda"), 5, 8)
-    turned = Quantization(x_MK, formats.NVFP4, True, 16, formats.NVFP4_SIGNS, drawn)
+    turned = Quantization(x_MK, formats.NVFP4, True, SIGNED, drawn)
     pairs = triton_pair.operand_pair(straight, turned, torch.bfloat16)
     for results, asked in zip(pairs, (straight, turned), strict=True):
         values, epilogue = quantize.operand(asked)

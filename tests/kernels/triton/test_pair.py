@@ -9,9 +9,10 @@ import torch
 
 from fp4lab import formats
 from fp4lab.errors import InputError
-from fp4lab.formats import BlockFormat, ElementType
+from fp4lab.formats import BlockFormat, ElementType, Hadamard
 from tests.kernels import matrices
 from tests.kernels.triton.operators import (
+    SIGNED,
     Quantization,
     asked_on,
     canonical,
@@ -25,6 +26,7 @@ from tests.kernels.triton.operators import (
     triton_stored,
 )
 
+H16 = Hadamard(16)
 SCALES = list(formats.ELEMENTS.values())
 FORMATS = [
     formats.NVFP4,
@@ -57,7 +59,7 @@ def test_both_operands_of_a_gemm(
 ) -> None:
     x_MK = matrices.some_special(generator(1), 96, 80).to(dtype)
     straight = Quantization(x_MK, fmt, noise=noise(8, 1))
-    turned = Quantization(x_MK, fmt, True, 16, formats.NVFP4_SIGNS, noise(8, 2))
+    turned = Quantization(x_MK, fmt, True, SIGNED, noise(8, 2))
     here, there = asked_on(device, straight), asked_on(device, turned)
     there = there._replace(x_MK=here.x_MK)
     assert triton_pair.fuses(here, there) == (fmt is not formats.FP8_ROW_E4M3)
@@ -68,12 +70,12 @@ def test_both_operands_of_a_gemm(
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "size", "shape"),
+    ("rows", "columns", "transform", "shape"),
     [
-        (formats.NVFP4, formats.NVFP4, 16, (32, 40)),
-        (formats.NVFP4_16X16, formats.NVFP4, 1, (48, 40)),
-        (formats.NVFP4_ROWWISE, formats.NVFP4_ROWWISE, 16, (16, 70)),
-        (formats.MXFP8_E5M2, formats.MXFP4, 4, (32, 40)),
+        (formats.NVFP4, formats.NVFP4, SIGNED, (32, 40)),
+        (formats.NVFP4_16X16, formats.NVFP4, None, (48, 40)),
+        (formats.NVFP4_ROWWISE, formats.NVFP4_ROWWISE, SIGNED, (16, 70)),
+        (formats.MXFP8_E5M2, formats.MXFP4, Hadamard(4), (32, 40)),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -82,7 +84,7 @@ def test_both_operands_of_a_gemm(
 def test_both_operands_with_columns_row_by_row(
     rows: BlockFormat,
     columns: BlockFormat,
-    size: int,
+    transform: Hadamard | None,
     shape: tuple[int, int],
     row_major: bool,
     device: str,
@@ -90,9 +92,9 @@ def test_both_operands_with_columns_row_by_row(
     # the matrix and its transform have an amax each
     x_MK = torch.randn(shape, generator=generator(11)).to(torch.bfloat16)
     x_MK[3, 7] = 100.0 if row_major else torch.nan
-    signs = formats.NVFP4_SIGNS if size == 16 else ()
-    straight = Quantization(x_MK, rows, noise=noise(32, 1, 16) if size == 4 else None)
-    turned = Quantization(x_MK, columns, True, size, signs, noise(8, 2, 16))
+    bits = 32 if rows is formats.MXFP8_E5M2 else 0
+    straight = Quantization(x_MK, rows, noise=noise(bits, 1, 16))
+    turned = Quantization(x_MK, columns, True, transform, noise(8, 2, 16))
     here, there = asked_on(device, straight), asked_on(device, turned)
     there = there._replace(x_MK=here.x_MK)
     assert triton_pair.fuses(here, there)
@@ -111,13 +113,15 @@ def test_which_pairs_read_columns_row_by_row(device: str) -> None:
     assert not triton_pair.by_columns(straight, turned._replace(format=formats.NVFP4_16X16))
 
 
-@pytest.mark.parametrize(("one", "other"), [(16, 1), (16, 32), (1, 1)])
+@pytest.mark.parametrize(("one", "other"), [(H16, None), (H16, Hadamard(32)), (None, None)])
 @pytest.mark.usefixtures("by_tiles")
-def test_pairs_with_transforms_noise_and_amax(one: int, other: int, device: str) -> None:
+def test_pairs_with_transforms_noise_and_amax(
+    one: Hadamard | None, other: Hadamard | None, device: str
+) -> None:
     x_MK = matrices.ties_in_bf16(generator(2), 96, 48)
     amax = torch.tensor([3.0]) if one == other else None
-    straight = Quantization(x_MK, formats.NVFP4, False, one, (), None, amax)
-    turned = Quantization(x_MK, formats.NVFP4_16X16, True, other, (), noise(32, 2, 5))
+    straight = Quantization(x_MK, formats.NVFP4, False, one, None, amax)
+    turned = Quantization(x_MK, formats.NVFP4_16X16, True, other, noise(32, 2, 5))
     here, there = asked_on(device, straight), asked_on(device, turned)
     pairs = triton_pair.operand_pair(here, there._replace(x_MK=here.x_MK))
     for results, asked in zip(pairs, (straight, turned), strict=True):
@@ -201,13 +205,14 @@ def test_every_code_and_any_block_back_to_values(change: dict[str, object], devi
 
 @pytest.mark.parametrize("special", [1.0, torch.inf, -torch.nan], ids=str)
 @pytest.mark.usefixtures("by_tiles")
-@pytest.mark.parametrize(("size", "transposed"), [(1, False), (1, True), (16, True), (16, False)])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transform", [None, H16], ids=str)
 def test_amax_of_tensors_rows_and_transforms(
-    size: int, transposed: bool, special: float, device: str
+    transform: Hadamard | None, transposed: bool, special: float, device: str
 ) -> None:
     x_MK = torch.randn(160, 144, generator=generator(4)).to(torch.bfloat16)
     x_MK[100, 7] = special
-    asked = Quantization(x_MK, formats.NVFP4, transposed, size)
+    asked = Quantization(x_MK, formats.NVFP4, transposed, transform)
     z = canonical(reference.prepare(asked).abs())
     there = asked_on(device, asked)
     assert same_bits(quantize.amax(there), canonical(z.amax().view(1)))

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from fp4lab import formats
-from fp4lab.formats import BlockFormat
+from fp4lab.formats import BlockFormat, Hadamard
 from tests.kernels import matrices
 from tests.kernels.triton.operators import (
+    SIGNED,
     STATE,
     Noise,
     Quantization,
@@ -55,8 +56,7 @@ def test_every_format(name: str, device: str) -> None:
         of_kind(kinds[1], index, 48, 35).to(torch.bfloat16),
         fmt,
         True,
-        16,
-        formats.NVFP4_SIGNS,
+        SIGNED,
         noise(8, column_offset=16),
     )
     check(device, [straight, turned])
@@ -158,7 +158,7 @@ def test_strides_and_dtypes(
     store = torch.full((size,), torch.nan, dtype=dtype)
     view = store.as_strided(view.shape, view.stride(), view.storage_offset()).copy_(x_MK)
     if transposed:
-        asked = Quantization(view, formats.NVFP4, True, 16, formats.NVFP4_SIGNS)
+        asked = Quantization(view, formats.NVFP4, True, SIGNED)
     else:
         asked = Quantization(view, formats.MXFP4)
     check(device, [asked])
@@ -185,13 +185,12 @@ def test_ragged_edges(shape: tuple[int, int], fmt: BlockFormat, device: str) -> 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32, 64, 128])
 def test_every_hadamard_size(size: int, transposed: bool, device: str) -> None:
-    signs = formats.Hadamard(size, signs=5).vector
     shape = (max(size, 16), 37)
     x = of_kind(matrices.ties_in_bf16, size, *shape)
     x_MK = x if transposed else x.t()
-    asked = Quantization(x_MK, formats.NVFP4, transposed, size, signs)
+    asked = Quantization(x_MK, formats.NVFP4, transposed, Hadamard(size, signs=5))
     if size in (4, 32, 128):
-        asked = Quantization(x_MK.half(), formats.MXFP4, transposed, size)
+        asked = Quantization(x_MK.half(), formats.MXFP4, transposed, Hadamard(size))
     assert quantize.takes(there := asked_on(device, asked))
     assert all(map(same_bits, quantize.operand(there), expected(asked)[-2:]))
 
@@ -199,8 +198,13 @@ def test_every_hadamard_size(size: int, transposed: bool, device: str) -> None:
 def test_sums_of_zeros_keep_the_references_sign(device: str) -> None:
     x_MK = torch.zeros(8, 16)
     x_MK[::2] = -0.0
-    for size, signs in ((1, (1,)), (1, (-1,)), (4, ()), (16, formats.NVFP4_SIGNS)):
-        check(device, [Quantization(x_MK, formats.MXFP4, False, size, signs)])
+    for transform in (
+        Hadamard(1, (1,)),
+        Hadamard(1, (-1,)),
+        Hadamard(4),
+        SIGNED,
+    ):
+        check(device, [Quantization(x_MK, formats.MXFP4, False, transform)])
 
 
 @pytest.mark.parametrize("amax", [0.0, 1e-42, 3.0, 3e38, torch.inf, -torch.nan], ids=str)
@@ -283,7 +287,7 @@ def test_what_is_left_to_the_reference(device: str) -> None:
         Quantization(x_MK.double(), formats.NVFP4),
         Quantization(x_MK[:0], formats.NVFP4),
         Quantization(x_MK, formats.NVFP4.replace(block=(1, 24))),
-        Quantization(x_MK, formats.NVFP4, False, 64),
+        Quantization(x_MK, formats.NVFP4, False, Hadamard(64)),
         Quantization(x_MK.to("meta"), formats.NVFP4),
     ):
         assert not quantize.takes(asked)
