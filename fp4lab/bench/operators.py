@@ -24,7 +24,7 @@ from fp4lab.bench.results import Target
 from fp4lab.bench.rows import Claim, Job, Row, Setting, dtype_name
 from fp4lab.formats import ELEMENTS, BlockFormat, ElementType, Hadamard, Rounding, Selection
 from fp4lab.kernels import backends, ops
-from fp4lab.kernels.native.structures import Pieces, results_reused
+from fp4lab.kernels.native.memory import Pieces, results_reused
 from fp4lab.kernels.schema import Quantizer
 
 GROUP = "operators"

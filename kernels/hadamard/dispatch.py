@@ -12,6 +12,7 @@ from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard import reference
 from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.native import structures as c
+from fp4lab.kernels.native.memory import new_result
 
 
 def hadamard(x: Tensor, transform: Hadamard, dim: int) -> Tensor:
@@ -29,7 +30,7 @@ def hadamard(x: Tensor, transform: Hadamard, dim: int) -> Tensor:
     # what lies behind dim are the columns, and a transform along dim runs over rows of them
     by_rows = dim % x.dim() != x.dim() - 1
     columns = x.shape[dim:].numel() // x.shape[dim] if by_rows else x.shape[-1]
-    y = c.new_result(x.shape, x.dtype)
+    y = new_result(x.shape, x.dtype)
     failed = backends.native("hadamard")(
         ctypes.byref(c.hadamard(transform)),
         ctypes.c_void_p(x.data_ptr()),

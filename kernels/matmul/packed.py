@@ -11,6 +11,7 @@ from fp4lab.formats import BlockFormat
 from fp4lab.kernels import backends
 from fp4lab.kernels.matmul import reference
 from fp4lab.kernels.native import structures as c
+from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.quantize import stored
 from fp4lab.kernels.quantize.stored import Stored
 
@@ -51,7 +52,7 @@ def _by_c(x_BK: Tensor, weight: Stored, int8: bool) -> Tensor:
     weights = stored.as_c(weight, columns, x_BK.dtype, outer=False)
     alpha = _alpha(weight.amax, weight.format)
     alpha = weight.amax.new_ones(1) if alpha is None else alpha.contiguous()
-    y_BN = c.new_result((batch, rows), torch.float32)
+    y_BN = new_result((batch, rows), torch.float32)
     product = _Product(
         weights=weights,
         batch=batch,

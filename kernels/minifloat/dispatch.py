@@ -12,6 +12,7 @@ from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat import reference
 from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.native import structures as c
+from fp4lab.kernels.native.memory import new_result
 
 
 def cast(x: Tensor, element: ElementType, ties: Ties, overflow: Overflow) -> Tensor:
@@ -38,7 +39,7 @@ def cast(x: Tensor, element: ElementType, ties: Ties, overflow: Overflow) -> Ten
         rounded = reference.round_nearest(x.to(torch.float32), element, ties, overflow)
         return positive_nan_(rounded).contiguous()
     x = x.contiguous()
-    y = c.new_result(x.shape, torch.float32)
+    y = new_result(x.shape, torch.float32)
     backends.native("cast")(
         ctypes.byref(c.element(element, ties, overflow)),
         ctypes.c_void_p(x.data_ptr()),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fp4lab.kernels import backends
 from fp4lab.kernels.native import structures as c
+from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.philox import reference
 
 
@@ -43,7 +44,7 @@ def random_bits(
         drawn = reference.random_bits(*shape, state, **how)
         return drawn.clone(memory_format=torch.contiguous_format)
     row_ids = None if row_ids is None else row_ids.to(torch.int64).contiguous()
-    out = c.new_result(shape, {8: torch.uint8, 32: torch.int32}[bits])
+    out = new_result(shape, {8: torch.uint8, 32: torch.int32}[bits])
     backends.native("random_bits")(
         ctypes.byref(c.noise(state, stream, bits, column_offset)),
         ctypes.c_void_p(c.address(row_ids)),

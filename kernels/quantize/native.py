@@ -20,6 +20,7 @@ from torch import Tensor
 from fp4lab.formats import BlockFormat, Hadamard, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard.reference import LARGEST_KEPT
+from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.native.structures import (
     DTYPES,
     CHadamard,
@@ -27,7 +28,6 @@ from fp4lab.kernels.native.structures import (
     Noise,
     element,
     hadamard,
-    new_result,
     plain,
     threads,
 )

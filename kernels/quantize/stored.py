@@ -14,6 +14,7 @@ from fp4lab.formats import BlockFormat, ElementType, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat.reference import decode, positive_nan_, rounded_to
 from fp4lab.kernels.native import structures as c
+from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.quantize import reference
 from fp4lab.kernels.schema import format_of
 
@@ -143,7 +144,7 @@ def as_c(q: Stored, num_columns: int, dtype: torch.dtype, *, outer: bool) -> CSt
 def _by_c(q: Stored, num_columns: int, dtype: torch.dtype, *, outer: bool) -> Tensor:
     in_c = dtype if dtype in c.DTYPES else torch.float32
     call = as_c(q, num_columns, in_c, outer=outer)
-    y = c.new_result((q.codes.shape[0], num_columns), in_c)
+    y = new_result((q.codes.shape[0], num_columns), in_c)
     call.y = y.data_ptr()
     if backends.native("dequantize")(ctypes.byref(call)):
         raise MemoryError(f"no memory to dequantize a matrix of shape {tuple(y.shape)}")

@@ -13,7 +13,7 @@ from fp4lab import formats as f
 from fp4lab.functional import noise_state
 from fp4lab.kernels import ops
 from fp4lab.kernels.native.library import instruction_sets
-from fp4lab.kernels.native.structures import new_result, results_reused
+from fp4lab.kernels.native.memory import new_result, results_reused
 from fp4lab.kernels.schema import Quantizer
 
 STATE = noise_state(1)
