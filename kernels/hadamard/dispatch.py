@@ -10,7 +10,7 @@ from torch import Tensor
 from fp4lab.formats import Hadamard
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard import reference
-from fp4lab.kernels.minifloat.reference import positive_nan_
+from fp4lab.kernels.minifloat.reference import DTYPES, positive_nan_
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
 
@@ -34,7 +34,7 @@ def hadamard(x: Tensor, transform: Hadamard, dim: int) -> Tensor:
     failed = backends.native("hadamard")(
         ctypes.byref(c.hadamard(transform)),
         ctypes.c_void_p(x.data_ptr()),
-        c.DTYPES[x.dtype],
+        DTYPES[x.dtype],
         ctypes.c_int64(x.numel() // columns),
         ctypes.c_int64(columns),
         int(by_rows),
@@ -49,7 +49,7 @@ def hadamard(x: Tensor, transform: Hadamard, dim: int) -> Tensor:
 def _c_takes(x: Tensor, size: int, dim: int) -> bool:
     return (
         c.plain(x)
-        and x.dtype in c.DTYPES
+        and x.dtype in DTYPES
         and x.numel() > 0
         and 1 < size <= reference.LARGEST_KEPT
         and x.shape[dim] % size == 0

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fp4lab.kernels import backends
 from fp4lab.kernels.matmul import reference
+from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.quantize import stored
 from fp4lab.kernels.quantize.stored import Stored
 
@@ -91,7 +92,6 @@ def _by_triton(a_MK: Stored, b_NK: Stored, num_columns: int, dtype: torch.dtype)
     """The first of three ways that takes both; None where none does."""
     from fp4lab.kernels.matmul import triton, triton_scaled
     from fp4lab.kernels.quantize.triton_stored import epilogue
-    from fp4lab.kernels.triton.constants import DTYPES
 
     if dtype not in DTYPES:
         return None

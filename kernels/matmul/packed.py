@@ -10,6 +10,7 @@ from torch import Tensor
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels import backends
 from fp4lab.kernels.matmul import reference
+from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.quantize import stored
@@ -35,7 +36,7 @@ class _Product(ctypes.Structure):
 
 def packed_matmul(x_BK: Tensor, weight: Stored, int8: bool) -> Tensor:
     """`x @ w^T * alpha` as float32 `[B, N]`; the letters are those of `cpu.c`."""
-    few = 0 < x_BK.shape[0] <= FEW and c.plain(x_BK) and x_BK.dtype in c.DTYPES
+    few = 0 < x_BK.shape[0] <= FEW and c.plain(x_BK) and x_BK.dtype in DTYPES
     if few and not weight.format.whole_rows and stored.c_takes(weight):
         return _by_c(x_BK.contiguous(), weight, int8)
     w_NK, epilogue = stored.operand(weight, x_BK.shape[1], torch.float32)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fp4lab.formats import ElementType, Overflow, Ties
 from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat import reference
-from fp4lab.kernels.minifloat.reference import positive_nan_
+from fp4lab.kernels.minifloat.reference import DTYPES, positive_nan_
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
 
@@ -25,7 +25,7 @@ def cast(x: Tensor, element: ElementType, ties: Ties, overflow: Overflow) -> Ten
         overflow: what values beyond the largest become.
     """
     x = x.resolve_neg()
-    if x.dtype not in c.DTYPES:
+    if x.dtype not in DTYPES:
         x = x.to(torch.float32)
     if element.mantissa_bits == 23:
         return positive_nan_(x.to(torch.float32, copy=True, memory_format=torch.contiguous_format))
@@ -43,7 +43,7 @@ def cast(x: Tensor, element: ElementType, ties: Ties, overflow: Overflow) -> Ten
     backends.native("cast")(
         ctypes.byref(c.element(element, ties, overflow)),
         ctypes.c_void_p(x.data_ptr()),
-        c.DTYPES[x.dtype],
+        DTYPES[x.dtype],
         ctypes.c_int64(x.numel()),
         c.threads(x.numel()),
         ctypes.c_void_p(y.data_ptr()),

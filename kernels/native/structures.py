@@ -16,8 +16,6 @@ from fp4lab.formats import ElementType, Hadamard, Overflow, Specials, Ties
 from fp4lab.kernels.hadamard.reference import matrix
 from fp4lab.kernels.philox.reference import noise_words
 
-#: what C calls the dtypes it takes
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 #: numbers from which on the work is shared among torch's threads; a barrier costs more below
 PARALLEL = 1 << 18
 

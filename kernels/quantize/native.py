@@ -20,9 +20,9 @@ from torch import Tensor
 from fp4lab.formats import BlockFormat, Hadamard, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard.reference import LARGEST_KEPT
+from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.native.structures import (
-    DTYPES,
     CHadamard,
     Element,
     Noise,

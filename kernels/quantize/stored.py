@@ -12,7 +12,7 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, ElementType, Level
 from fp4lab.kernels import backends
-from fp4lab.kernels.minifloat.reference import decode, positive_nan_, rounded_to
+from fp4lab.kernels.minifloat.reference import DTYPES, decode, positive_nan_, rounded_to
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.quantize import reference
@@ -128,7 +128,7 @@ def as_c(q: Stored, num_columns: int, dtype: torch.dtype, *, outer: bool) -> CSt
         element=c.element(fmt.element),
         packed=fmt.packed,
         per_row=fmt.level == Level.ROW,
-        dtype=c.DTYPES[dtype],
+        dtype=DTYPES[dtype],
         threads=c.threads(codes.shape[0] * num_columns),
         inverse=1.0 / fmt.amax_factor,
         codes=codes.data_ptr(),
@@ -142,7 +142,7 @@ def as_c(q: Stored, num_columns: int, dtype: torch.dtype, *, outer: bool) -> CSt
 
 
 def _by_c(q: Stored, num_columns: int, dtype: torch.dtype, *, outer: bool) -> Tensor:
-    in_c = dtype if dtype in c.DTYPES else torch.float32
+    in_c = dtype if dtype in DTYPES else torch.float32
     call = as_c(q, num_columns, in_c, outer=outer)
     y = new_result((q.codes.shape[0], num_columns), in_c)
     call.y = y.data_ptr()

@@ -29,8 +29,8 @@ from fp4lab.kernels.quantize.triton_tiles import (
 )
 
 
-class Result(IntEnum):
-    """What is written for an element."""
+class Written(IntEnum):
+    """What a kernel writes for an element; C's `native.Result` has more, and numbers of its own."""
 
     #: its code, and the block scales
     CODES = 0
@@ -40,9 +40,9 @@ class Result(IntEnum):
     DEQUANTIZED = 2
 
 
-CODES = tl.constexpr(int(Result.CODES))
-OPERAND = tl.constexpr(int(Result.OPERAND))
-DEQUANTIZED = tl.constexpr(int(Result.DEQUANTIZED))
+CODES = tl.constexpr(int(Written.CODES))
+OPERAND = tl.constexpr(int(Written.OPERAND))
+DEQUANTIZED = tl.constexpr(int(Written.DEQUANTIZED))
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from fp4lab.kernels.quantize import triton as single
 from fp4lab.kernels.quantize import triton_columns
 from fp4lab.kernels.quantize.reference import Quantization
 from fp4lab.kernels.quantize.triton_columns import write_blocks
-from fp4lab.kernels.quantize.triton_kernels import Result, write_tile
+from fp4lab.kernels.quantize.triton_kernels import Written, write_tile
 from fp4lab.kernels.quantize.triton_tiles import load_tile
 from fp4lab.kernels.triton.launch import as_integers, launch
 
@@ -185,8 +185,8 @@ def operand_pair(
     )
     tile = (rows, width)
     amax = _amax_pair(straight, turned)
-    first = single.prepared(straight, Result.OPERAND, dtype, tile=tile, amax=amax[0])
-    second = single.prepared(turned, Result.OPERAND, dtype, tile=tile[::-1], amax=amax[1])
+    first = single.prepared(straight, Written.OPERAND, dtype, tile=tile, amax=amax[0])
+    second = single.prepared(turned, Written.OPERAND, dtype, tile=tile[::-1], amax=amax[1])
     outs = [single.values(asked, dtype, row_major) for asked in (straight, turned)]
     noises = [single.noise_arguments(asked) for asked in (straight, turned)]
     row_ids, offset = next(
@@ -254,5 +254,5 @@ def _amax_pair(straight: Quantization, turned: Quantization) -> tuple[Tensor | N
     if not triton_columns.takes(turned):
         return None, None
     amax = torch.zeros(1, dtype=torch.float32, device=straight.x_MK.device)
-    how = single.how_to(turned, Result.OPERAND, torch.float32)
+    how = single.how_to(turned, Written.OPERAND, torch.float32)
     return amax, triton_columns.amax(turned, single.amax_how(how), amax)

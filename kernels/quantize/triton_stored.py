@@ -9,16 +9,17 @@ import triton.language as tl
 from torch import Tensor
 
 from fp4lab.formats import WHOLE, BlockFormat
+from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.minifloat.triton import decode, stored_as
 from fp4lab.kernels.quantize import reference
 from fp4lab.kernels.quantize.reference import block_sides
-from fp4lab.kernels.quantize.triton_kernels import Result
+from fp4lab.kernels.quantize.triton_kernels import Written
 from fp4lab.kernels.quantize.triton_scales import scale_values
 from fp4lab.kernels.quantize.triton_tiles import NO_LEVEL, ROW
-from fp4lab.kernels.triton.constants import DTYPES, Element, Plan
+from fp4lab.kernels.triton.constants import Element, Plan
 from fp4lab.kernels.triton.launch import as_integers, launch, readable
 
-DEQUANTIZED = tl.constexpr(int(Result.DEQUANTIZED))
+DEQUANTIZED = tl.constexpr(int(Written.DEQUANTIZED))
 
 
 @triton.jit
@@ -154,7 +155,7 @@ def _run(
     fmt: BlockFormat,
     num_columns: int,
     dtype: torch.dtype,
-    result: Result,
+    result: Written,
 ) -> Tensor:
     rows = codes.shape[0]
     written = dtype if dtype in DTYPES else torch.float32
@@ -205,7 +206,7 @@ def dequantize(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """The values that codes and scales stand for, in float32 and then rounded to `dtype`."""
-    return _run(codes, scales, amax, fmt, num_columns, dtype, Result.DEQUANTIZED)
+    return _run(codes, scales, amax, fmt, num_columns, dtype, Written.DEQUANTIZED)
 
 
 def stored_operand(
@@ -217,7 +218,7 @@ def stored_operand(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """The operand of a product, and its epilogue, from codes and scales."""
-    values = _run(codes, scales, amax, fmt, num_columns, dtype, Result.OPERAND)
+    values = _run(codes, scales, amax, fmt, num_columns, dtype, Written.OPERAND)
     return values, epilogue(scales, amax, fmt, codes.shape[0])
 
 

@@ -11,15 +11,11 @@ import struct
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-import torch
-
 from fp4lab.formats import WHOLE, BlockFormat, ElementType, Overflow, Specials
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX
 
 _INFINITY = 0x7F800000
 _NAN = 0x7FC00000
-#: how a kernel is told a tensor's dtype, whose 16-bit ones it reads and writes as integers
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 def float32(value: float) -> float:
@@ -162,7 +158,7 @@ class Plan(Constant):
 class How(Constant):
     """What a kernel does with a tile beside the format: see `Quantization`."""
 
-    #: what is written: the members of `Result`
+    #: what is written: a member of `Written`
     result: int
     #: dtypes of x and of the values written, by `DTYPES`
     dtype: int
