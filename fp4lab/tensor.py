@@ -25,7 +25,7 @@ from fp4lab import formats
 from fp4lab.errors import InputError, expect
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels import ops
-from fp4lab.kernels.schema import Quantizer
+from fp4lab.kernels.quantize.stored import check_parts
 from fp4lab.specs.plain import from_plain, to_plain
 
 #: version of the metadata in a file; `amax` says that the second level is stored as amax
@@ -48,6 +48,9 @@ class QuantizedTensor:
         shape: logical shape; all dimensions before the last are flattened to rows.
         axis: -1, or -2 when blocks run along the rows: the stored matrix is then the transpose.
 
+    Raises:
+        InputError: parts whose shapes, dtypes or devices do not belong together.
+
     >>> import fp4lab
     >>> q = fp4lab.quantize(torch.arange(64.0).reshape(2, 2, 16), formats.NVFP4)
     >>> q.codes.shape, q.scales.shape, q.amax, q.nbytes
@@ -60,6 +63,18 @@ class QuantizedTensor:
     format: BlockFormat
     shape: torch.Size
     axis: int = -1
+
+    def __post_init__(self) -> None:
+        for name, part in zip(_PARTS, self.parts(), strict=True):
+            expect(name, part, Tensor, "give the part of a tensor that fp4lab.quantize made")
+        expect("format", self.format, BlockFormat, "use formats.get(name)")
+        expect("shape", self.shape, torch.Size, "give the torch.Size of the values")
+        if not self.shape or self.axis not in (-1, -2):
+            raise InputError(
+                f"shape={tuple(self.shape)} with axis={self.axis}: give at least one dimension, "
+                "and -1 or -2"
+            )
+        check_parts(self.parts(), self.format, *self.matrix_shape)
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
@@ -93,6 +108,7 @@ class QuantizedTensor:
         Raises:
             InputError: dtype is not a floating-point one.
         """
+        expect("dtype", dtype, torch.dtype, "use torch.float32 or another floating-point dtype")
         if not dtype.is_floating_point:
             raise InputError(f"dtype={dtype} cannot hold the values; use a floating-point dtype")
         how = (self.format.definition, self.matrix_shape[1], dtype)
@@ -102,7 +118,7 @@ class QuantizedTensor:
         return matrix.reshape(self.shape)
 
     def to(self, device: torch.device | str) -> QuantizedTensor:
-        """A copy on another device (self where it is there already)."""
+        """On another device; parts that are there already are shared."""
         if isinstance(device, torch.dtype):
             raise InputError(f"device={device} is a dtype; dequantize(dtype) gives values in one")
         codes, scales, amax = (part.to(device) for part in self.parts())
@@ -275,18 +291,10 @@ def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTenso
         raise InputError(f"shape={sizes!r} of {name!r} is not a list of sizes")
     if axis not in (-1, -2):
         raise InputError(f"axis={axis!r} of {name!r} is neither -1 nor -2")
-    shape = torch.Size(sizes)
-    tensor = QuantizedTensor(parts[0], parts[1], parts[2], fmt, shape, axis)
-    meta = torch.empty(tensor.matrix_shape, device="meta")
-    want = ops.quantize(meta, Quantizer(fmt).text)
-    for part, has, expected in zip(_PARTS, parts, want, strict=True):
-        if has.shape != expected.shape or has.dtype != expected.dtype:
-            raise InputError(
-                f"{name}.{part} has the shape {tuple(has.shape)} and dtype {has.dtype}; format "
-                f"{fmt.name!r} of shape {tuple(shape)} needs {tuple(expected.shape)} and "
-                f"{expected.dtype}"
-            )
-    return tensor
+    try:
+        return QuantizedTensor(parts[0], parts[1], parts[2], fmt, torch.Size(sizes), axis)
+    except InputError as error:
+        raise InputError(f"{name}.{error}") from None
 
 
 def _by_name(kind: type, name: str) -> object:

@@ -23,7 +23,8 @@ from fp4lab.kernels.native.library import function, instruction_sets, load
 
 BACKENDS = ("native", "native-v2", "native-v3", "native-v4", "triton", "torch", "reference")
 Function = TypeVar("Function", bound=Callable[..., Any])
-_forced: list[str] = []
+#: what is forced, the newest last; a list each, for blocks in several threads end in any order
+_forced: list[list[str]] = []
 #: read once, for it is asked for at every call of an operator
 _ASKED = os.environ.get("FP4LAB_BACKEND", "")
 #: a denormal; flushed, its product is 0 (Python's own numbers are computed by the same unit)
@@ -52,17 +53,18 @@ def backend(name: str) -> Iterator[None]:
     """
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
-    _forced.append(name)
+    entry = [name]
+    _forced.append(entry)
     try:
         yield
     finally:
-        _forced.pop()
+        _forced[:] = [other for other in _forced if other is not entry]
 
 
 def forced() -> str:
     """The name that is forced, or an empty one."""
     if _forced:
-        return _forced[-1]
+        return _forced[-1][0]
     if _ASKED and _ASKED not in BACKENDS:
         raise unknown("FP4LAB_BACKEND", _ASKED, BACKENDS)
     return _ASKED

@@ -133,6 +133,8 @@ def operator_arguments(
     quantizer = Quantizer(fmt, axis == -2, hadamard, rounding.noise_bits).text
     if noise is None and amax is None:
         return matrix, quantizer
+    # no gradient flows through scales
+    amax = None if amax is None else amax.detach()
     return matrix, quantizer, noise, stream, row_ids, column_offset, amax
 
 

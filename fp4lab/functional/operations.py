@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from fp4lab.errors import InputError, expect, unknown, whole
 from fp4lab.formats import BlockFormat, ElementType, Hadamard, Overflow, Rounding, Ties
@@ -142,7 +143,9 @@ class _FakeQuantize(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, axis, arguments, masked = inputs
         if masked is not None:
-            ctx.save_for_backward(saturated(x, masked, axis, arguments))
+            outside = saturated(x, masked, axis, arguments)
+            ctx.save_for_backward(outside)
+            ctx.save_for_forward(outside)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -150,6 +153,17 @@ class _FakeQuantize(torch.autograd.Function):
             return grad, None, None, None
         (outside,) = ctx.saved_tensors
         return grad.masked_fill(outside, 0.0), None, None, None
+
+
+class _ForwardFakeQuantize(_FakeQuantize):
+    """The same for forward-mode derivatives, in a class of its own: none of it can be compiled."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        if not ctx.saved_tensors:
+            return tangent.clone()
+        (outside,) = ctx.saved_tensors
+        return tangent.masked_fill(outside, 0.0)
 
 
 def fake_quantize(
@@ -181,7 +195,9 @@ def fake_quantize(
             x's own space; transform x first.
 
     Returns:
-        of x's shape and dtype. Zeros, overflow, NaN and ragged edges: as in `quantize`.
+        of x's shape and dtype. Zeros, overflow, NaN and ragged edges: as in `quantize`. On a CPU it
+        takes the result's memory and at most 1 MiB; an x in float64, or whose rows are not
+        contiguous, is copied first, and "masked" makes codes of x to find what lies beyond.
 
     Raises:
         InputError: as `quantize`, and an unknown gradient.
@@ -204,12 +220,13 @@ def fake_quantize(
         row_ids=row_ids,
         column_offset=column_offset,
     )[1:]
-    if not (x.requires_grad and torch.is_grad_enabled()):
+    # of a transform further out, too
+    has_tangents = forward_ad._current_level >= 0
+    if not (has_tangents or (x.requires_grad and torch.is_grad_enabled())):
         return fake_quantized(x, axis, arguments)
     masked = fmt if gradient == "masked" else None
-    result: Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]
-        x, axis, arguments, masked
-    )
+    function = _ForwardFakeQuantize if has_tangents else _FakeQuantize
+    result: Tensor = function.apply(x, axis, arguments, masked)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -200,8 +200,8 @@ def packed_linear(
 
     On a CPU with the C operators, up to 16 rows read the codes themselves, a seventh of the bytes
     of float32 for NVFP4; otherwise the weights are decoded first. bf16 activations are multiplied
-    as bf16 where the CPU does, with float32 sums, unless one is below 2^-118 (and not 0) or from 2^120
-    on; then rows of weights are decoded one after another, which is slower.
+    as bf16 where the CPU does, with float32 sums, unless one is below 2^-118 (and not 0) or from
+    2^120 on; then rows of weights are decoded one after another, which is slower.
 
     Args:
         x: `[.., K]`, float16 to float64 (float64 is rounded to float32 first).

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from fp4lab.errors import InputError, unknown
 from fp4lab.functional import noise_state
-from fp4lab.functional.arguments import RAGGED
+from fp4lab.functional.arguments import RAGGED, check_float
 from fp4lab.nn import gemms
 from fp4lab.nn.gemms import How
 from fp4lab.recipes import LinearRecipe
@@ -114,14 +114,15 @@ class Linear(torch.nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """`[.., K]` to `[.., N]`."""
         x, weight = input, self.weight
+        check_float(x, "input")
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise InputError(
                 f"input of shape {tuple(x.shape)} to layer {self.layer_name!r}: its last dimension "
                 f"must be in_features={self.in_features}"
             )
-        if not x.is_floating_point():
+        if x.device != weight.device:
             raise InputError(
-                f"input of dtype {x.dtype} to layer {self.layer_name!r}; give floating-point ones"
+                f"input is on {x.device}, layer {self.layer_name!r} on {weight.device}; move one"
             )
         kind = x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind):

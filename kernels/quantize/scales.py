@@ -80,7 +80,10 @@ def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
     assert fmt.scale is not None
     element, scale = fmt.element, fmt.scale
     from_largest = fmt.scale_rule in (ScaleRule.ROUND_UP, ScaleRule.NEAREST)
-    ideal = divided(block_amax, element.max_value) if from_largest else block_amax
+    ideal = block_amax
+    if from_largest:
+        # beyond float32 where the largest element is below 1; the largest scale is smaller
+        ideal = divided(block_amax, element.max_value).clamp_(max=FLOAT_MAX)
     # ideal = fraction * 2^exponent with a fraction in [0.5, 1): exactly 0.5 is a power of two
     fraction, exponent = torch.frexp(ideal)
     next_power_from = {

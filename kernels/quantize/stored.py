@@ -42,18 +42,38 @@ class Stored(NamedTuple):
 
 def checked(codes: Tensor, scales: Tensor, amax: Tensor, format: str, num_columns: int) -> Stored:
     """The parts with their format; InputError where they do not belong together."""
-    fmt, num_rows = format_of(format), codes.shape[0]
-    for name, part, shape in (
-        ("codes", codes, reference.codes_shape(fmt, num_rows, num_columns)),
-        ("scales", scales, reference.scales_shape(fmt, num_rows, num_columns)),
-        ("amax", amax, reference.amax_shape(fmt, num_rows)),
-    ):
-        if part.shape != shape:
-            raise InputError(
-                f"{name} of shape {tuple(part.shape)}: {num_rows} rows of {num_columns} numbers in "
-                f"this format need {shape}; give the parts that fp4lab.quantize made"
-            )
+    fmt = format_of(format)
+    check_parts((codes, scales, amax), fmt, codes.shape[0] if codes.dim() else 0, num_columns)
     return Stored(codes, scales, amax, fmt)
+
+
+def check_parts(
+    parts: tuple[Tensor, Tensor, Tensor], fmt: BlockFormat, num_rows: int, num_columns: int
+) -> None:
+    """InputError unless codes, scales and amax are those of such a matrix."""
+    needed: tuple[tuple[str, tuple[int, ...], torch.dtype], ...] = (
+        (
+            "codes",
+            reference.codes_shape(fmt, num_rows, num_columns),
+            reference.code_dtype(fmt.element),
+        ),
+        (
+            "scales",
+            reference.scales_shape(fmt, num_rows, num_columns),
+            reference.scales_dtype(fmt),
+        ),
+        ("amax", reference.amax_shape(fmt, num_rows), torch.float32),
+    )
+    device = parts[0].device
+    for (name, shape, dtype), part in zip(needed, parts, strict=True):
+        if part.shape != shape or part.dtype != dtype:
+            raise InputError(
+                f"{name} of shape {tuple(part.shape)} and dtype {part.dtype}: {num_rows} rows of "
+                f"{num_columns} numbers in this format need {shape} and {dtype}; give the parts "
+                "that fp4lab.quantize made"
+            )
+        if part.device != device:
+            raise InputError(f"{name} is on {part.device}, codes on {device}; move all to one")
 
 
 def dequantized(q: Stored, num_columns: int, dtype: torch.dtype) -> Tensor:

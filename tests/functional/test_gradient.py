@@ -86,6 +86,14 @@ def test_gradients_have_the_dtype_of_x(dtype: torch.dtype) -> None:
         assert passed.shape == x.shape
 
 
+def test_no_gradient_flows_through_a_given_amax() -> None:
+    amax = torch.ones(1, requires_grad=True)
+    q = fp4lab.quantize(torch.randn(4, 32), f.NVFP4, amax=amax)
+    assert not q.amax.requires_grad
+    assert not q.dequantize().requires_grad
+    assert not fp4lab.fake_quantize(torch.randn(4, 32), f.NVFP4, amax=amax).requires_grad
+
+
 def test_gradients_stay_finite_on_zeros() -> None:
     """Edge case B02."""
     for fmt in FORMATS:

@@ -6,13 +6,18 @@ import copy
 
 import pytest
 import torch
-from torch.func import functional_call, grad, jacrev, vmap
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import fp4lab
 from fp4lab import formats, nn, recipes
 from fp4lab.formats import BlockFormat
 
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:There is a performance drop"),
+    # which torch itself uses for forward-mode derivatives
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
 
 
 CLIPS = formats.MXFP4.replace(name="clips", scale_rule=formats.ScaleRule.FLOOR)
@@ -48,6 +53,26 @@ def test_jacobian_is_the_identity() -> None:
     x = torch.randn(1, 16)
     jacobian = jacrev(lambda x: fp4lab.fake_quantize(x, formats.NVFP4))(x)
     assert torch.equal(jacobian.view(16, 16), torch.eye(16))
+
+
+@pytest.mark.parametrize("policy", ["identity", "masked"])
+def test_forward_mode_agrees_with_backward(policy: str) -> None:
+    x = torch.randn(1, 32)
+    x[0, 0] = 7.9
+    backward = grad(weighted)(x, policy)
+    _, along = jvp(lambda x: weighted(x, policy), (x,), (torch.ones_like(x),))
+    assert along == backward.sum()
+    assert torch.equal(jacfwd(weighted)(x, policy), backward)
+    with forward_ad.dual_level():
+        for leaf in (x, x.clone().requires_grad_()):
+            y = weighted(forward_ad.make_dual(leaf, torch.ones_like(x)), policy)
+            assert forward_ad.unpack_dual(y).tangent == backward.sum()
+
+
+def test_second_derivatives() -> None:
+    x = torch.randn(1, 32)
+    found = hessian(lambda x: fp4lab.fake_quantize(x, CLIPS).square().sum())(x)
+    assert torch.equal(found.view(32, 32), 2 * torch.eye(32))
 
 
 def test_gradients_of_a_layer() -> None:

@@ -374,6 +374,44 @@ def test_an_amax_of_minus_zero_is_zero() -> None:
             assert quantize(x, f.NVFP4, amax=minus).equal(quantize(x, f.NVFP4, amax=-minus)), name
 
 
+def test_a_negative_amax_is_nan_where_nobody_looked() -> None:
+    """A compiler, or a caller of the operators, does not stop to look at values."""
+    x = torch.randn(4, 32)
+    for name in (*SETS, "torch", "reference"):
+        with backends.backend(name):
+            y = ops.fake_quantize(x, Quantizer(f.NVFP4).text, amax=torch.tensor([-3.0]))
+        assert y.isnan().all(), name
+
+
+def test_a_power_of_two_for_elements_below_1() -> None:
+    """amax / largest element exceeds float32, and the scale is the largest there is."""
+    element = f.ElementType("q", 2, 1, 7)
+    for rule in f.ScaleRule:
+        fmt = BlockFormat(
+            name="m",
+            element=element,
+            block=(1, 32),
+            scale=f.E8M0,
+            block_scale=f.BlockScale.POWER_OF_TWO,
+            scale_rule=rule,
+        )
+        for name in (*SETS, "torch", "reference"):
+            with backends.backend(name):
+                q = quantize(torch.full((1, 32), 3e38), fmt)
+            assert q.scales.tolist() == [[254]], (name, rule)
+            assert q.dequantize()[0, 0] == 2.0**127 * element.max_value
+
+
+def test_blocks_in_several_threads_end_in_any_order() -> None:
+    first, second = backends.backend("reference"), backends.backend("torch")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert backends.forced() == "torch"
+    second.__exit__(None, None, None)
+    assert backends.forced() == ""
+
+
 def test_an_infinite_element_under_a_scale_of_zero_is_the_one_nan() -> None:
     how = {"block": (1, 16), "scale": f.E4M3, "overflow": f.Overflow.SPECIAL}
     fmt = BlockFormat(name="mine", element=f.BF16_ELEMENT, **how)  # type: ignore[arg-type]

@@ -154,6 +154,13 @@ def test_fast_products_round_to_bf16_once() -> None:
     assert ((fast - exact).abs() <= exact.abs() * 2.0**-8 + size * (K + 4) * 2.0**-24).all()
 
 
+@pytest.mark.parametrize("counts", [[1, 1], [3, 3], [-1, 5], [4], [2, 1, 1]])
+def test_counts_that_are_not_the_rows_are_refused(counts: list[int]) -> None:
+    a, b = torch.ones(4, 32), torch.ones(2, 3, 32)
+    with pytest.raises(InputError, match="which together are the rows"):
+        ops.grouped_matmul(a, b, None, torch.tensor(counts), torch.float32)
+
+
 def test_operands_of_other_lengths_are_refused() -> None:
     a, b = quantized(torch.randn(4, 32), f.MXFP4), quantized(torch.randn(4, 64), f.MXFP4)
     with pytest.raises(InputError, match="a contracts 32 values and b 64"):

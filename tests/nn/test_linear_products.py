@@ -317,6 +317,21 @@ def test_leading_dimensions_and_strides() -> None:
     assert linear(x[0, 0].repeat(16, 1))[0].shape == (32,)
 
 
+def test_inputs_that_cannot_be_multiplied_are_refused() -> None:
+    linear = layer(recipes.get("nvfp4").linear, (64, 32))
+    x = torch.randn(16, 64)
+    for value, message in (
+        ([1.0], "input is a list"),
+        (None, "input is a NoneType"),
+        (x.to_sparse(), "not a dense tensor"),
+        (x.to(torch.float8_e4m3fn), "dtype torch.float8_e4m3fn"),
+        (x.long(), "dtype torch.int64"),
+        (x.to("meta"), "input is on meta, layer '.*' on cpu"),
+    ):
+        with pytest.raises(fp4lab.InputError, match=message):
+            linear(value)
+
+
 def test_dimensions_that_do_not_fit_name_the_layer() -> None:
     """Edge case B28, for a layer: in the forward, and for the tokens in the backward."""
     linear = layer(LinearRecipe.uniform(f.NVFP4), (48, 32), layer_name="up")

@@ -128,9 +128,9 @@ def test_files_of_another_convention_are_refused(
         ({"format": {"name": "x", "element": "e2m2"}}, "'e2m2'.*did you mean"),
         ({"shape": []}, r"shape=\[\] of 'w'"),
         ({"shape": [16, "32"]}, r"shape=\[16, '32'\]"),
-        ({"shape": [32, 32]}, r"w.codes has the shape \(16, 16\)"),
+        ({"shape": [32, 32]}, r"w.codes of shape \(16, 16\)"),
         ({"axis": 0}, "axis=0 of 'w'"),
-        ({"axis": -2}, "w.codes has the shape"),
+        ({"axis": -2}, "w.codes of shape"),
         ({"more": 1}, "'w' does not have the keys"),
     ],
 )
@@ -147,7 +147,7 @@ def test_wrong_parts_are_named(tmp_path: Path, parts: dict[str, torch.Tensor]) -
         "w.scales": torch.zeros(16, 3, dtype=torch.uint8),
         "w.amax": torch.zeros(0),
     }.items():
-        with pytest.raises(InputError, match=f"{key} has the shape"):
+        with pytest.raises(InputError, match=f"{key} of shape"):
             fp4lab.load(tampered(tmp_path / "w", parts | {key: value}, described()))
 
 

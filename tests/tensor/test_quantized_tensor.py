@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from fp4lab import QuantizedTensor
 from fp4lab import formats as f
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
+from fp4lab.kernels import ops
 
 FORMATS = [f.get(name) for name in f.names()]
 
@@ -62,6 +65,40 @@ def test_copies_hold_the_same_bits_in_other_memory() -> None:
         assert torch.equal(other.dequantize(), q.dequantize())
     assert q.to("cpu").equal(q)
     assert q.to("meta").shape == q.shape
+
+
+def test_parts_that_do_not_belong_together_are_refused() -> None:
+    """C reads what it is told is there: a byte that is taken for a float is foreign memory."""
+    q = fp4lab.quantize(torch.randn(8, 64), f.NVFP4)
+    wrong: dict[str, list[Any]] = {
+        "codes": [q.codes[:4], q.codes.bool(), q.codes.float(), q.codes[0, 0], None, [1]],
+        "scales": [
+            *(q.scales.view(torch.float8_e4m3fn), q.scales.view(torch.int8), q.scales.float()),
+            *(q.scales.half(), q.scales.double(), q.scales.long(), q.scales.bool()),
+            *(q.scales[:, :2], None, q.scales.to("meta")),
+        ],
+        "amax": [
+            *(q.amax.double(), q.amax.half(), q.amax.long(), q.amax.bool(), q.amax[:0]),
+            *(q.amax.repeat(8), None, q.amax.to("meta")),
+        ],
+        "shape": [torch.Size((2, 64)), torch.Size(()), (8, 64), [8, 64], torch.Size((8, 62))],
+        "format": ["nvfp4", f.MXFP4, None],
+        "axis": [0, 1],
+    }
+    for field, values in wrong.items():
+        for value in values:
+            with pytest.raises(InputError):
+                dataclasses.replace(q, **{field: value})
+    how = (f.NVFP4.definition, 64, torch.float32)
+    for scales in wrong["scales"][:-2]:
+        with pytest.raises(InputError, match="scales"):
+            ops.dequantize(q.codes, scales, q.amax, *how)
+    for amax in wrong["amax"][:-2]:
+        with pytest.raises(InputError, match="amax"):
+            ops.dequantize(q.codes, q.scales, amax, *how)
+    for dtype in ("float32", torch.int32):
+        with pytest.raises(InputError, match=r"use .*floating-point dtype"):
+            q.dequantize(dtype)  # type: ignore[arg-type]
 
 
 def test_an_index_is_refused_with_the_cure() -> None:
