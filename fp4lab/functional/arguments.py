@@ -30,11 +30,11 @@ def check_float(x: Tensor, argument: str) -> None:
     """InputError unless it is a tensor of a dtype that can be quantized."""
     check_tensor(x, argument)
     if x.layout != torch.strided or x.is_nested:
-        raise InputError(f"{argument} is not a dense tensor; convert with {argument}.to_dense()")
+        raise InputError(f"{argument} is not a dense tensor; convert it with .to_dense()")
     if x.dtype not in _FLOATS:
         raise InputError(
             f"{argument} has dtype {x.dtype}; quantization takes float16, bfloat16, float32 or "
-            f"float64: convert with {argument}.to(torch.float32)"
+            "float64: convert it with .to(torch.float32)"
         )
 
 

@@ -114,7 +114,7 @@ class Linear(torch.nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """`[.., K]` to `[.., N]`."""
         x, weight = input, self.weight
-        check_float(x, "input")
+        check_float(x, f"input of layer {self.layer_name!r}")
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise InputError(
                 f"input of shape {tuple(x.shape)} to layer {self.layer_name!r}: its last dimension "

@@ -321,8 +321,8 @@ def test_inputs_that_cannot_be_multiplied_are_refused() -> None:
     linear = layer(recipes.get("nvfp4").linear, (64, 32))
     x = torch.randn(16, 64)
     for value, message in (
-        ([1.0], "input is a list"),
-        (None, "input is a NoneType"),
+        ([1.0], "input of layer .* is a list"),
+        (None, "input of layer .* is a NoneType"),
         (x.to_sparse(), "not a dense tensor"),
         (x.to(torch.float8_e4m3fn), "dtype torch.float8_e4m3fn"),
         (x.long(), "dtype torch.int64"),

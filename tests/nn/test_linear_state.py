@@ -399,7 +399,7 @@ def test_a_layer_refuses_the_recipe_of_a_model() -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.cfloat])
 def test_inputs_that_are_no_floats_are_refused(dtype: torch.dtype) -> None:
     linear = nn.Linear(16, 16, recipe=NVFP4)
-    with pytest.raises(InputError, match=f"dtype {dtype} to layer 'linear'"):
+    with pytest.raises(InputError, match=f"input of layer 'linear' has dtype {dtype}"):
         linear(torch.ones(16, 16).to(dtype))
 
 
