@@ -71,7 +71,7 @@ class QuantizedTensor:
         expect("shape", self.shape, torch.Size, "give the torch.Size of the values")
         if not self.shape or self.axis not in (-1, -2):
             raise InputError(
-                f"shape={tuple(self.shape)} with axis={self.axis}: give at least one dimension, "
+                f"shape={tuple(self.shape)} with axis={self.axis!r}: give at least one dimension, "
                 "and -1 or -2"
             )
         check_parts(self.parts(), self.format, *self.matrix_shape)
@@ -287,10 +287,8 @@ def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTenso
     fmt = from_plain(BlockFormat, description["format"], path=f"{name}.format", by_name=_by_name)
     sizes, axis = description["shape"], description["axis"]
     whole_sizes = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in sizes)
-    if not whole_sizes or not sizes:
+    if not whole_sizes:
         raise InputError(f"shape={sizes!r} of {name!r} is not a list of sizes")
-    if axis not in (-1, -2):
-        raise InputError(f"axis={axis!r} of {name!r} is neither -1 nor -2")
     try:
         return QuantizedTensor(parts[0], parts[1], parts[2], fmt, torch.Size(sizes), axis)
     except InputError as error:

@@ -23,8 +23,8 @@ from fp4lab.kernels.native.library import function, instruction_sets, load
 
 BACKENDS = ("native", "native-v2", "native-v3", "native-v4", "triton", "torch", "reference")
 Function = TypeVar("Function", bound=Callable[..., Any])
-#: what is forced, the newest last; a list each, for blocks in several threads end in any order
-_forced: list[list[str]] = []
+#: what is forced, the newest last, by its block: those of several threads end in any order
+_forced: dict[object, str] = {}
 #: read once, for it is asked for at every call of an operator
 _ASKED = os.environ.get("FP4LAB_BACKEND", "")
 #: a denormal; flushed, its product is 0 (Python's own numbers are computed by the same unit)
@@ -53,18 +53,18 @@ def backend(name: str) -> Iterator[None]:
     """
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
-    entry = [name]
-    _forced.append(entry)
+    block = object()
+    _forced[block] = name
     try:
         yield
     finally:
-        _forced[:] = [other for other in _forced if other is not entry]
+        del _forced[block]
 
 
 def forced() -> str:
     """The name that is forced, or an empty one."""
-    if _forced:
-        return _forced[-1][0]
+    if names := list(_forced.values()):
+        return names[-1]
     if _ASKED and _ASKED not in BACKENDS:
         raise unknown("FP4LAB_BACKEND", _ASKED, BACKENDS)
     return _ASKED

@@ -55,8 +55,8 @@ def _asked(
         noise = Noise(state, stream, noise_bits, row_ids, column_offset)
     if amax is not None:
         check_amax(amax, fmt, x.shape[transposed])
-        # a magnitude: -0 is 0, and what is less is NaN; a copy, for a result must not be an input
-        amax = torch.where(amax < 0, torch.nan, amax.to(torch.float32)) + 0.0
+        # -0 is 0, and what is less is NaN
+        amax = torch.where(amax < 0, torch.nan, amax.to(torch.float32).abs())
     return Quantization(x, fmt, transposed, hadamard, noise, amax)
 
 

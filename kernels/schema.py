@@ -30,6 +30,9 @@ from torch import Tensor
 
 from fp4lab.formats import BlockFormat, ElementType, Hadamard
 
+#: the dtypes that C and Triton read and write, and what both call them (native/common.h)
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
 _NOISE = "Tensor? state=None, int stream=0, Tensor? row_ids=None, int column_offset=0"
 _QUANTIZER = f"{_NOISE}, Tensor? amax=None"
 

@@ -145,6 +145,7 @@ class _FakeQuantize(torch.autograd.Function):
         if masked is not None:
             outside = saturated(x, masked, axis, arguments)
             ctx.save_for_backward(outside)
+            # for jvp below
             ctx.save_for_forward(outside)
 
     @staticmethod
@@ -156,11 +157,12 @@ class _FakeQuantize(torch.autograd.Function):
 
 
 class _ForwardFakeQuantize(_FakeQuantize):
-    """The same for forward-mode derivatives, in a class of its own: none of it can be compiled."""
+    """The same for forward-mode derivatives; torch.compile takes no function that has a jvp."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
         if not ctx.saved_tensors:
+            # a result must not be an argument
             return tangent.clone()
         (outside,) = ctx.saved_tensors
         return tangent.masked_fill(outside, 0.0)
@@ -195,9 +197,10 @@ def fake_quantize(
             x's own space; transform x first.
 
     Returns:
-        of x's shape and dtype. Zeros, overflow, NaN and ragged edges: as in `quantize`. On a CPU it
-        takes the result's memory and at most 1 MiB; an x in float64, or whose rows are not
-        contiguous, is copied first, and "masked" makes codes of x to find what lies beyond.
+        of x's shape and dtype. Zeros, overflow, NaN and ragged edges: as in `quantize`. The C
+        operators take the memory of the result and of a few blocks for each thread; an x in
+        float64, or whose rows are not contiguous, is copied first, and "masked" makes codes of x to
+        find what lies beyond.
 
     Raises:
         InputError: as `quantize`, and an unknown gradient.
@@ -220,7 +223,7 @@ def fake_quantize(
         row_ids=row_ids,
         column_offset=column_offset,
     )[1:]
-    # of a transform further out, too
+    # inside torch.func.grad, x shows no tangent of a jvp around it; the level does
     has_tangents = forward_ad._current_level >= 0
     if not (has_tangents or (x.requires_grad and torch.is_grad_enabled())):
         return fake_quantized(x, axis, arguments)

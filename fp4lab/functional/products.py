@@ -200,8 +200,9 @@ def packed_linear(
 
     On a CPU with the C operators, up to 16 rows read the codes themselves, a seventh of the bytes
     of float32 for NVFP4; otherwise the weights are decoded first. bf16 activations are multiplied
-    as bf16 where the CPU does, with float32 sums, unless one is below 2^-118 (and not 0) or from
-    2^120 on; then rows of weights are decoded one after another, which is slower.
+    as bf16 where the CPU does, with float32 sums. Where the magnitude of any of them (of int8
+    activations: of any block) is from 2^122 on or NaN, or below 2^-118 and not 0, rows of weights
+    are decoded one after another, which is slower.
 
     Args:
         x: `[.., K]`, float16 to float64 (float64 is rounded to float32 first).
@@ -215,8 +216,9 @@ def packed_linear(
 
     A NaN in x makes its row of the result NaN, and so does an infinity with int8 activations. A NaN
     in weight is in the columns of all rows of weight that it made NaN in `quantize`. What exceeds
-    float32 or `dtype` becomes infinite. K = 0 gives zeros, no rows an empty result. Zeros that
-    filled incomplete blocks of weight add nothing.
+    float32, before or after the tensor scale, or `dtype` becomes infinite; a weight that does
+    (element times block scale, from 2^128 on) may give an infinity, NaN or its number. K = 0 gives
+    zeros, no rows an empty result. Zeros that filled incomplete blocks of weight add nothing.
 
     Raises:
         InputError: x is not floating-point, weight is not such a matrix, K differs, or another word

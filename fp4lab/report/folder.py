@@ -93,8 +93,8 @@ def read_findings(folder: Path) -> Findings:
     """Read a comparison's folder; InputError where it is none, or has not ended."""
     if (folder / COMPARISON).is_file() and not (folder / SUMMARY).is_file():
         raise InputError(
-            f"{folder} holds a comparison that has not ended; give the command that began it again,"
-            f" with --out {folder}: it goes on there and writes the report"
+            f"{folder} holds a comparison that has not ended; run its command once more, with "
+            f"--out {folder}: it goes on there and writes the report"
         )
     summary = Summary.read(folder / SUMMARY)
     runs = {

@@ -10,9 +10,10 @@ from torch import Tensor
 from fp4lab.formats import Hadamard
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard import reference
-from fp4lab.kernels.minifloat.reference import DTYPES, positive_nan_
+from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
+from fp4lab.kernels.schema import DTYPES
 
 
 def hadamard(x: Tensor, transform: Hadamard, dim: int) -> Tensor:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fp4lab.errors import InputError
 from fp4lab.formats import Hadamard
-from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.minifloat.triton import rounded_to, stored_as, to_float32
+from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import float32
 from fp4lab.kernels.triton.launch import INTERPRETED, as_integers, launch, plain, readable
 

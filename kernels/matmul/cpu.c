@@ -7,6 +7,7 @@
  * of x has a scale of its own.
  */
 #include "lookup.h"
+#include "product.h"
 
 /* sum of products in 16 lanes, which are added in halves */
 static float dot(const float *restrict a, const float *restrict b, int64_t count)
@@ -68,9 +69,8 @@ int EXPORT(packed_product)(const product_t *q)
 {
     const fp_state_t state = keep_denormals();
 #if defined(__AVX512F__)
-    __builtin_cpu_init();
-    int failed = is_looked_up(q) ? looked_up_product(q) : OUT_OF_RANGE;
-    if (failed == OUT_OF_RANGE) failed = decoded_product(q);
+    int failed = looked_up_product(q);
+    if (failed == NOT_TAKEN) failed = decoded_product(q);
 #else
     const int failed = decoded_product(q);
 #endif

@@ -8,9 +8,9 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.kernels import backends
 from fp4lab.kernels.matmul import reference
-from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.quantize import stored
 from fp4lab.kernels.quantize.stored import Stored
+from fp4lab.kernels.schema import DTYPES
 
 #: multiplications below which torch's bf16 product on a CPU is not oneDNN's, which applies alpha to
 #: its float32 sums
@@ -51,7 +51,8 @@ def grouped_matmul(
 ) -> Tensor:
     """`reference.grouped_matmul`, each group by `scaled_matmul`.
 
-    On a GPU one launch serves all groups, and their sizes are read there.
+    On a GPU one launch serves all groups, and their sizes are read there; elsewhere sizes that are
+    not those of the rows are an InputError.
     """
     both_bf16 = a_TK.dtype == b_ENK.dtype == torch.bfloat16
     some = a_TK.numel() and b_ENK.numel()

@@ -1,12 +1,16 @@
 /* Products with packed E2M1 weights whose codes are looked up in registers (AVX-512).
  *
- * Rows of weights are read in four places at a time, which fetches a third faster than one place does,
- * and every code is read once for up to four rows of x. bf16 activations (AVX512-BF16):
- * elements are looked up as bf16, multiplied exactly and summed in float32, and a block's scale
- * multiplies its sum. int8 activations (VNNI): sums within 8 columns are exact integers.
+ * Rows of weights are read in four places at a time, which takes three quarters of the time that one
+ * place does, and every code is read once for up to four rows of x. bf16 activations (AVX512-BF16):
+ * elements are looked up as bf16, multiplied exactly and summed in float32. int8 activations (VNNI):
+ * these sums are exact integers, which the scale of the activations multiplies first.
  *
- * Activations outside LEAST .. MOST are left to others. Sums before the scale then neither overflow
- * (16 times 6 MOST) nor flush: those of bf16 numbers are multiples of LEAST 2^-8, which is normal.
+ * Both add 8 products before the scale of a block multiplies them, and VDPBF16PS flushes whatever MXCSR
+ * says. Activations outside LEAST .. MOST are left to others, so that these sums
+ * - do not overflow: 8 x 6 x MOST = 1.5 x 2^127;
+ * - do not flush: bf16 has 8 bits and elements are multiples of 1/2, so products and their sums are
+ *   multiples of LEAST 2^-8 = 2^-126;
+ * - of int8 activations, whose largest number is 127 scales, are exact: half a scale is at least 2^-126.
  */
 #ifndef FP4LAB_LOOKUP_H
 #define FP4LAB_LOOKUP_H
@@ -14,25 +18,26 @@
 #include "product.h"
 
 #if defined(__AVX512F__)
-/* one for both, so that what they share is inlined; neither is used but where it is called for */
+/* both instruction sets for all that follows, so that what both share is inlined; `is_looked_up` asks
+ * the processor for the one that a product uses */
 #define TARGET __attribute__((target("avx512bf16,avx512vnni")))
 
 enum { PLACES = 4, TOGETHER = 4, SPAN = 256 };
 /* bytes of codes that are fetched ahead */
 #define AHEAD 1024
 #define LEAST 0x1p-118f
-#define MOST 0x1p120f
+#define MOST 0x1p122f
 /* what a product returns */
-enum { DONE, NO_MEMORY, OUT_OF_RANGE };
+enum { DONE, NO_MEMORY, NOT_TAKEN };
 
 typedef struct {
     const product_t *product;
     int e4m3;          /* whether the scales are E4M3 */
     __m512i table;     /* bf16 numbers of codes, or bytes 2 x number + 12 */
     __m512i lanes[2];  /* the scale of each lane, for 128 columns each */
+    int64_t apart;     /* rows of weights between places */
     int64_t padded;    /* columns of x, with zeros up to a multiple of SPAN */
-    void *memory;      /* bf16 numbers, or what int8 activations need: */
-    int8_t *x;         /* B x padded */
+    void *x;           /* B x padded bf16 numbers or int8 codes; beside codes: */
     float *scales;     /* B x padded / 8, half of those of x: numbers are doubled in the table */
     int32_t *sums;     /* B x padded / 8: where sums begin, for numbers are 12 too large in the table */
 } lookup_t;
@@ -53,7 +58,7 @@ INLINE int64_t place(int64_t k, const int64_t codes)
 /* whether all but negative numbers and NaN are those of E4M3: halves with a smaller exponent */
 static int are_e4m3(const float *values)
 {
-    int same = values != NULL;
+    int same = 1;
     for (uint32_t code = 0; same && code < 0x7F; code++)
         same = values[code] == from_float16((uint16_t)(code << 7)) * 256.0f;
     return same;
@@ -86,7 +91,7 @@ TARGET INLINE void bf16_columns(const lookup_t *t, const uint8_t *codes, __m512 
             numbers[i] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4 * i), t->table);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            const uint16_t *x = (const uint16_t *)t->memory + r * t->padded + at + 128 * j;
+            const uint16_t *x = (const uint16_t *)t->x + r * t->padded + at + 128 * j;
             __m512 part = _mm512_setzero_ps();
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++)
@@ -110,9 +115,10 @@ TARGET INLINE void int8_columns(const lookup_t *t, const uint8_t *codes, __m512 
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             const int64_t first = r * t->padded + at + 128 * j;
+            const int8_t *x = (const int8_t *)t->x + first;
             __m512i whole = _mm512_loadu_si512(t->sums + first / 8);
-            whole = _mm512_dpbusd_epi32(whole, low, _mm512_loadu_si512(t->x + first));
-            whole = _mm512_dpbusd_epi32(whole, high, _mm512_loadu_si512(t->x + first + 64));
+            whole = _mm512_dpbusd_epi32(whole, low, _mm512_loadu_si512(x));
+            whole = _mm512_dpbusd_epi32(whole, high, _mm512_loadu_si512(x + 64));
             const __m512 step = _mm512_loadu_ps(t->scales + first / 8);
             const __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), step);
             sums[r] = _mm512_fmadd_ps(part, scale, sums[r]);
@@ -128,9 +134,9 @@ TARGET INLINE void columns_of(const int int8, const int e4m3, const lookup_t *t,
     else bf16_columns(t, codes, values, at, rows, sums);
 }
 
-/* `rows` rows of x, from `first` on, with those of the rows n, n + apart, .. of weights that there are */
+/* `rows` rows of x, from `first` on, with weights n, n + apart, .., as many as there are */
 TARGET INLINE void rows_of(const int int8, const int e4m3, const int rows, const lookup_t *t, int64_t first,
-                           int64_t n, int64_t apart)
+                           int64_t n)
 {
     const product_t *q = t->product;
     const stored_t *p = &q->weights;
@@ -140,7 +146,7 @@ TARGET INLINE void rows_of(const int int8, const int e4m3, const int rows, const
     __m512 sums[PLACES][TOGETHER];
 #pragma GCC unroll 4
     for (int s = 0; s < PLACES; s++) {
-        const int64_t row = min64(n + s * apart, p->rows - 1);
+        const int64_t row = min64(n + s * t->apart, p->rows - 1);
         codes[s] = p->codes + row * width;
         scales[s] = (const uint8_t *)p->scales + row / side(p->block_rows, p->rows) * blocks;
 #pragma GCC unroll 4
@@ -150,6 +156,7 @@ TARGET INLINE void rows_of(const int int8, const int e4m3, const int rows, const
 #pragma GCC unroll 4
         for (int s = 0; s < PLACES; s++) {
             const uint8_t *c = codes[s] + at / 2, *scale = scales[s] + at / p->block_columns;
+            /* beyond the end of a row lies the next one of this place */
             __builtin_prefetch(c + AHEAD);
             __builtin_prefetch(c + AHEAD + 64);
             __builtin_prefetch(scale + AHEAD / 8);
@@ -165,7 +172,7 @@ TARGET INLINE void rows_of(const int int8, const int e4m3, const int rows, const
         }
 #pragma GCC unroll 4
     for (int s = 0; s < PLACES; s++) {
-        const int64_t row = n + s * apart;
+        const int64_t row = n + s * t->apart;
         if (row >= p->rows) continue;
         const float alpha = q->alpha[q->alpha_per_row ? row : 0];
 #pragma GCC unroll 4
@@ -174,26 +181,33 @@ TARGET INLINE void rows_of(const int int8, const int e4m3, const int rows, const
     }
 }
 
-/* one function for each number of rows: what is known when it is compiled stays in registers */
-TARGET static void product_of(const lookup_t *t, int64_t first, int64_t n, int64_t apart)
+/* what is known when this is compiled stays in registers */
+TARGET INLINE void some_rows(const int int8, const lookup_t *t, int64_t first, int64_t n)
 {
-    const int rows = (int)min64(TOGETHER, t->product->batch - first);
-#define ROWS(int8) \
-    if (rows == 1 && t->e4m3) rows_of(int8, 1, 1, t, first, n, apart); \
-    else if (rows == 1) rows_of(int8, 0, 1, t, first, n, apart); \
-    else if (rows == 2) rows_of(int8, t->e4m3, 2, t, first, n, apart); \
-    else if (rows == 3) rows_of(int8, t->e4m3, 3, t, first, n, apart); \
-    else rows_of(int8, t->e4m3, 4, t, first, n, apart)
-    if (t->product->int8) ROWS(1);
-    else ROWS(0);
-#undef ROWS
+    switch (min64(TOGETHER, t->product->batch - first)) {
+    case 1:
+        if (t->e4m3) rows_of(int8, 1, 1, t, first, n);
+        else rows_of(int8, 0, 1, t, first, n);
+        break;
+    case 2: rows_of(int8, t->e4m3, 2, t, first, n); break;
+    case 3: rows_of(int8, t->e4m3, 3, t, first, n); break;
+    default: rows_of(int8, t->e4m3, 4, t, first, n);
+    }
+}
+
+/* all rows of x with weights n, n + apart, .. */
+TARGET static void product_of(const lookup_t *t, int64_t n)
+{
+    for (int64_t first = 0; first < t->product->batch; first += TOGETHER)
+        if (t->product->int8) some_rows(1, t, first, n);
+        else some_rows(0, t, first, n);
 }
 
 static int place_bf16(const lookup_t *t)
 {
     const int64_t columns = t->product->weights.columns;
     const uint16_t *x = t->product->x;
-    uint16_t *placed = t->memory;
+    uint16_t *placed = t->x;
     int outside = 0;
     for (int64_t b = 0; b < t->product->batch; b++)
         for (int64_t k = 0; k < columns; k++) {
@@ -201,17 +215,18 @@ static int place_bf16(const lookup_t *t)
             outside |= is_outside(from_bfloat16(number));
             placed[b * t->padded + place(k, 4)] = number;
         }
-    return outside ? OUT_OF_RANGE : DONE;
+    return outside ? NOT_TAKEN : DONE;
 }
 
 static int place_int8(const lookup_t *t)
 {
     const product_t *q = t->product;
     const int64_t columns = q->weights.columns, blocks = t->padded / ACTIVATION_BLOCK;
-    float *x = malloc((size_t)(t->padded + blocks) * 4 + (size_t)t->padded), *scales = x + t->padded;
-    int8_t *codes = (int8_t *)(scales + blocks);
-    int outside = 0;
+    float *x = malloc((size_t)(t->padded + blocks) * 4 + (size_t)t->padded);
     if (!x) return NO_MEMORY;
+    float *scales = x + t->padded;
+    int8_t *codes = (int8_t *)(scales + blocks), *placed = t->x;
+    int outside = 0;
     for (int64_t b = 0; b < q->batch; b++) {
         widen(q->x, q->weights.dtype, b * columns, columns, x);
         activations_to_int8(x, columns, codes, scales);
@@ -219,19 +234,20 @@ static int place_int8(const lookup_t *t)
             const int64_t lane = (b * t->padded + k) / 8;
             const float scale = scales[k / ACTIVATION_BLOCK];
             outside |= is_outside(scale * 128.0f);
-            t->x[b * t->padded + place(k, 2)] = codes[k];
+            placed[b * t->padded + place(k, 2)] = codes[k];
             t->scales[lane] = 0.5f * scale;
             t->sums[lane] -= 12 * codes[k];
         }
     }
     free(x);
-    return outside ? OUT_OF_RANGE : DONE;
+    return outside ? NOT_TAKEN : DONE;
 }
 
-/* whether weights are what this reads */
+/* whether this reads such weights and activations */
 static int is_looked_up(const product_t *q)
 {
     const stored_t *p = &q->weights;
+    __builtin_cpu_init();
     return p->packed && p->scale_values && p->columns && p->columns % 32 == 0 &&
            p->element.mantissa_bits == 1 && p->element.min_exponent == 0 && p->element.max_code == 7 &&
            (p->block_columns == 16 || p->block_columns == 32) &&
@@ -239,12 +255,14 @@ static int is_looked_up(const product_t *q)
                     : p->dtype == BFLOAT16 && __builtin_cpu_supports("avx512bf16"));
 }
 
-/* DONE, NO_MEMORY or OUT_OF_RANGE */
+/* DONE, NO_MEMORY or NOT_TAKEN */
 static int looked_up_product(const product_t *q)
 {
     const stored_t *p = &q->weights;
-    lookup_t t = {.product = q, .e4m3 = are_e4m3(p->scale_values), .padded = round_up(p->columns, SPAN)};
-    const int64_t numbers = q->batch * t.padded, apart = ceil_div(p->rows, PLACES);
+    if (!is_looked_up(q)) return NOT_TAKEN;
+    lookup_t t = {.product = q, .e4m3 = are_e4m3(p->scale_values)};
+    t.apart = ceil_div(p->rows, PLACES);
+    t.padded = round_up(p->columns, SPAN);
     uint16_t words[32];
     uint8_t bytes[64];
     for (uint32_t c = 0; c < 64; c++) {
@@ -258,11 +276,12 @@ static int looked_up_product(const product_t *q)
         for (int i = 0; i < 16; i++) which[i] = (128 * j + 8 * i) / (int32_t)p->block_columns;
         t.lanes[j] = _mm512_loadu_si512(which);
     }
-    t.memory = aligned_alloc(64, (size_t)numbers * 2);
-    if (!t.memory) return NO_MEMORY;
-    memset(t.memory, 0, (size_t)numbers * 2);
-    t.x = t.memory;
-    t.scales = (float *)(t.x + numbers);
+    /* 64 bytes are read at a time, of one line each */
+    const int64_t numbers = q->batch * t.padded;
+    t.x = aligned_alloc(64, (size_t)numbers * 2);
+    if (!t.x) return NO_MEMORY;
+    memset(t.x, 0, (size_t)numbers * 2);
+    t.scales = (float *)((int8_t *)t.x + numbers);
     t.sums = (int32_t *)(t.scales + numbers / 8);
     const int status = q->int8 ? place_int8(&t) : place_bf16(&t);
     if (status == DONE)
@@ -270,13 +289,17 @@ static int looked_up_product(const product_t *q)
     {
         const fp_state_t state = keep_denormals();
 #pragma omp for schedule(static)
-        for (int64_t n = 0; n < apart; n++)
-            for (int64_t b = 0; b < q->batch; b += TOGETHER) product_of(&t, b, n, apart);
+        for (int64_t n = 0; n < t.apart; n++) product_of(&t, n);
         restore(state);
     }
-    free(t.memory);
+    free(t.x);
     return status;
 }
+
+#undef TARGET
+#undef AHEAD
+#undef LEAST
+#undef MOST
 #endif
 
 #endif

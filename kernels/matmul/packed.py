@@ -10,18 +10,18 @@ from torch import Tensor
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels import backends
 from fp4lab.kernels.matmul import reference
-from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.quantize import stored
 from fp4lab.kernels.quantize.stored import Stored
+from fp4lab.kernels.schema import DTYPES
 
 #: rows of x up to which reading packed weights beats a matrix product with decoded ones
 FEW = 16
 
 
 class _Product(ctypes.Structure):
-    """`product_t` of cpu.c."""
+    """`product_t` of product.h."""
 
     _fields_ = (
         ("weights", stored.CStored),

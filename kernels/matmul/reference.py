@@ -85,7 +85,7 @@ def grouped_matmul(
     return y_TN
 
 
-#: activations that share an int8 step; ACTIVATION_BLOCK of cpu.c
+#: activations that share an int8 step; ACTIVATION_BLOCK of product.h
 ACTIVATION_BLOCK = 16
 
 

@@ -21,8 +21,8 @@ from fp4lab.formats import E2M1, E4M3, E8M0, BlockFormat
 from fp4lab.kernels.layout.reference import swizzle_128x4
 from fp4lab.kernels.matmul.reference import alpha_divisor, epilogue_alpha
 from fp4lab.kernels.matmul.triton import Factor, alpha_tile, tensors_of
-from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.minifloat.triton import stored_as
+from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import float32
 from fp4lab.kernels.triton.launch import INTERPRETED, as_integers, launch
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from fp4lab.formats import ElementType, Overflow, Ties
 from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat import reference
-from fp4lab.kernels.minifloat.reference import DTYPES, positive_nan_
+from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
+from fp4lab.kernels.schema import DTYPES
 
 
 def cast(x: Tensor, element: ElementType, ties: Ties, overflow: Overflow) -> Tensor:

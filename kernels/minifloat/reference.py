@@ -20,8 +20,6 @@ from torch import Tensor
 
 from fp4lab.formats import ElementType, Overflow, Specials, Ties
 
-#: the dtypes that C and Triton read and write, and what both call them (native/common.h)
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 FLOAT_MAX = torch.finfo(torch.float32).max
 _EXPONENT = 0x7F800000
 #: 16-bit casts that torch defines as IEEE 754 does, everywhere and always

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fp4lab.formats import BF16_ELEMENT, FP16_ELEMENT, ElementType, Overflow, Ties
-from fp4lab.kernels.minifloat.reference import DTYPES
+from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import Element
 from fp4lab.kernels.triton.launch import INTERPRETED, as_integers, launch, plain, readable
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fp4lab.formats import Level
 from fp4lab.kernels import backends
-from fp4lab.kernels.minifloat.reference import DTYPES, encode, positive_nan_, rounded_to
+from fp4lab.kernels.minifloat.reference import encode, positive_nan_, rounded_to
 from fp4lab.kernels.quantize import chunked, native, reference
 from fp4lab.kernels.quantize.native import Made, Result, Want
 from fp4lab.kernels.quantize.reference import Encoded, Quantization
 from fp4lab.kernels.quantize.scales import stored
-from fp4lab.kernels.schema import dense
+from fp4lab.kernels.schema import DTYPES, dense
 
 _VALUES = {dtype: Want(dtype=dtype, amax=False) for dtype in DTYPES}
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from fp4lab.formats import BlockFormat, Hadamard, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard.reference import LARGEST_KEPT
-from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.native.structures import (
     CHadamard,
@@ -39,6 +38,7 @@ from fp4lab.kernels.quantize.reference import (
     codes_shape,
     scale_grid,
 )
+from fp4lab.kernels.schema import DTYPES
 
 #: shape and dtype of a result
 _Tensor: TypeAlias = tuple[tuple[int, ...], torch.dtype]

@@ -82,7 +82,8 @@ def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
     from_largest = fmt.scale_rule in (ScaleRule.ROUND_UP, ScaleRule.NEAREST)
     ideal = block_amax
     if from_largest:
-        # beyond float32 where the largest element is below 1; the largest scale is smaller
+        # infinite where the largest element is below 1, and frexp does not define that exponent;
+        # scales end before 2^128 anyway
         ideal = divided(block_amax, element.max_value).clamp_(max=FLOAT_MAX)
     # ideal = fraction * 2^exponent with a fraction in [0.5, 1): exactly 0.5 is a power of two
     fraction, exponent = torch.frexp(ideal)

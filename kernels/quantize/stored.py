@@ -12,11 +12,11 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, ElementType, Level
 from fp4lab.kernels import backends
-from fp4lab.kernels.minifloat.reference import DTYPES, decode, positive_nan_, rounded_to
+from fp4lab.kernels.minifloat.reference import decode, positive_nan_, rounded_to
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.quantize import reference
-from fp4lab.kernels.schema import format_of
+from fp4lab.kernels.schema import DTYPES, format_of
 
 
 class CStored(ctypes.Structure):
@@ -51,17 +51,11 @@ def check_parts(
     parts: tuple[Tensor, Tensor, Tensor], fmt: BlockFormat, num_rows: int, num_columns: int
 ) -> None:
     """InputError unless codes, scales and amax are those of such a matrix."""
+    codes_shape = reference.codes_shape(fmt, num_rows, num_columns)
+    scales_shape = reference.scales_shape(fmt, num_rows, num_columns)
     needed: tuple[tuple[str, tuple[int, ...], torch.dtype], ...] = (
-        (
-            "codes",
-            reference.codes_shape(fmt, num_rows, num_columns),
-            reference.code_dtype(fmt.element),
-        ),
-        (
-            "scales",
-            reference.scales_shape(fmt, num_rows, num_columns),
-            reference.scales_dtype(fmt),
-        ),
+        ("codes", codes_shape, reference.code_dtype(fmt.element)),
+        ("scales", scales_shape, reference.scales_dtype(fmt)),
         ("amax", reference.amax_shape(fmt, num_rows), torch.float32),
     )
     device = parts[0].device
@@ -69,8 +63,8 @@ def check_parts(
         if part.shape != shape or part.dtype != dtype:
             raise InputError(
                 f"{name} of shape {tuple(part.shape)} and dtype {part.dtype}: {num_rows} rows of "
-                f"{num_columns} numbers in this format need {shape} and {dtype}; give the parts "
-                "that fp4lab.quantize made"
+                f"{num_columns} numbers in {fmt.name or 'this format'} need {shape} and {dtype}; "
+                "give the parts that fp4lab.quantize made"
             )
         if part.device != device:
             raise InputError(f"{name} is on {part.device}, codes on {device}; move all to one")

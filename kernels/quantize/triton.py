@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fp4lab.formats import E2M1, WHOLE, BlockFormat, Level, Overflow, Selection, Ties
 from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform_rows
-from fp4lab.kernels.minifloat.reference import DTYPES, positive_nan_
+from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.philox.triton import NoiseArguments, is_aligned, salts
 from fp4lab.kernels.quantize import triton_columns
 from fp4lab.kernels.quantize.reference import (
@@ -28,6 +28,7 @@ from fp4lab.kernels.quantize.reference import (
     scales_shape,
 )
 from fp4lab.kernels.quantize.triton_kernels import Written, amax_kernel, quantize_kernel
+from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import How, Plan, sign_mask
 from fp4lab.kernels.triton.launch import as_integers, launch, plain, readable
 
@@ -108,7 +109,7 @@ def noise_arguments(asked: Quantization) -> NoiseArguments:
 def how_to(
     asked: Quantization, result: Written, dtype: torch.dtype, *, native: bool = False
 ) -> How:
-    """The constants of a kernel, which does the Hadamard transform too."""
+    """The constants of a kernel, which does the Hadamard transform too where there is one."""
     noise, transform = asked.noise, asked.hadamard
     bits = 0 if noise is None else noise.bits
     return How(
@@ -141,13 +142,13 @@ def prepared(
     amax: Tensor | None = None,
 ) -> Operand:
     """The operand with a Hadamard transform too large to fuse done, and amax found."""
-    x_MK, tile, left = plain_matrix(asked), tile or tile_of(asked), asked
+    x_MK, tile, rest = plain_matrix(asked), tile or tile_of(asked), asked
     if asked.hadamard is not None and asked.hadamard.size > LARGEST_FUSED:
         stored = torch.empty(asked.x_MK.shape, dtype=x_MK.dtype, device=x_MK.device)
         out_MK = stored.t() if asked.transposed else stored
         transform_rows(x_MK, out_MK, asked.hadamard)
-        x_MK, left = out_MK, asked._replace(hadamard=None)
-    how = how_to(left, result, dtype, native=native)
+        x_MK, rest = out_MK, asked._replace(hadamard=None)
+    how = how_to(rest, result, dtype, native=native)
     plan, level = Plan.of(asked.format, tile), asked.format.level
     whole = None if plan.whole == 0 else _amax(x_MK, how, tile, by_row=plan.whole == 2)
     if level == Level.NONE:

@@ -9,13 +9,13 @@ import triton.language as tl
 from torch import Tensor
 
 from fp4lab.formats import WHOLE, BlockFormat
-from fp4lab.kernels.minifloat.reference import DTYPES
 from fp4lab.kernels.minifloat.triton import decode, stored_as
 from fp4lab.kernels.quantize import reference
 from fp4lab.kernels.quantize.reference import block_sides
 from fp4lab.kernels.quantize.triton_kernels import Written
 from fp4lab.kernels.quantize.triton_scales import scale_values
 from fp4lab.kernels.quantize.triton_tiles import NO_LEVEL, ROW
+from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import Element, Plan
 from fp4lab.kernels.triton.launch import as_integers, launch, readable
 

@@ -6,6 +6,7 @@ are made small enough to be several.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -403,13 +404,13 @@ def test_a_power_of_two_for_elements_below_1() -> None:
 
 
 def test_blocks_in_several_threads_end_in_any_order() -> None:
-    first, second = backends.backend("reference"), backends.backend("torch")
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert backends.forced() == "torch"
-    second.__exit__(None, None, None)
-    assert backends.forced() == ""
+    before = backends.forced()
+    with contextlib.ExitStack() as second:
+        with contextlib.ExitStack() as first:
+            first.enter_context(backends.backend("reference"))
+            second.enter_context(backends.backend("torch"))
+        assert backends.forced() == "torch"
+    assert backends.forced() == before
 
 
 def test_an_infinite_element_under_a_scale_of_zero_is_the_one_nan() -> None:

@@ -226,7 +226,7 @@ def test_report_of_a_comparison_that_has_not_ended(
     ComparisonRecord(settings={}, recipes={}, threads=1, facts={}).write(tmp_path)
     assert cli.main(["report", str(tmp_path)]) == 2
     error = capsys.readouterr().err.replace("\n", " ")
-    assert "has not ended; give the command that began it again" in error
+    assert "has not ended; run its command once more" in error
 
 
 def test_help_says_how_many_seeds_are_needed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,32 +70,38 @@ def test_copies_hold_the_same_bits_in_other_memory() -> None:
 def test_parts_that_do_not_belong_together_are_refused() -> None:
     """C reads what it is told is there: a byte that is taken for a float is foreign memory."""
     q = fp4lab.quantize(torch.randn(8, 64), f.NVFP4)
+    scales = [
+        *(q.scales.view(torch.float8_e4m3fn), q.scales.view(torch.int8), q.scales.float()),
+        *(q.scales.half(), q.scales.double(), q.scales.long(), q.scales.bool(), q.scales[:, :2]),
+    ]
+    amax = [
+        *(q.amax.double(), q.amax.half(), q.amax.long(), q.amax.bool(), q.amax[:0]),
+        q.amax.repeat(8),
+    ]
     wrong: dict[str, list[Any]] = {
         "codes": [q.codes[:4], q.codes.bool(), q.codes.float(), q.codes[0, 0], None, [1]],
-        "scales": [
-            *(q.scales.view(torch.float8_e4m3fn), q.scales.view(torch.int8), q.scales.float()),
-            *(q.scales.half(), q.scales.double(), q.scales.long(), q.scales.bool()),
-            *(q.scales[:, :2], None, q.scales.to("meta")),
-        ],
-        "amax": [
-            *(q.amax.double(), q.amax.half(), q.amax.long(), q.amax.bool(), q.amax[:0]),
-            *(q.amax.repeat(8), None, q.amax.to("meta")),
-        ],
-        "shape": [torch.Size((2, 64)), torch.Size(()), (8, 64), [8, 64], torch.Size((8, 62))],
-        "format": ["nvfp4", f.MXFP4, None],
+        "scales": [*scales, None, q.scales.to("meta")],
+        "amax": [*amax, None, q.amax.to("meta")],
+        "shape": [torch.Size(()), (8, 64), [8, 64]],
+        "format": ["nvfp4", None],
         "axis": [0, 1],
     }
     for field, values in wrong.items():
         for value in values:
-            with pytest.raises(InputError):
+            with pytest.raises(InputError, match=field):
                 dataclasses.replace(q, **{field: value})
+    for size in ((2, 64), (8, 62)):
+        with pytest.raises(InputError, match=f"codes .*{size[0]} rows of {size[1]} numbers"):
+            dataclasses.replace(q, shape=torch.Size(size))
+    with pytest.raises(InputError, match=r"scales .* in mxfp4 need"):
+        dataclasses.replace(q, format=f.MXFP4)
     how = (f.NVFP4.definition, 64, torch.float32)
-    for scales in wrong["scales"][:-2]:
+    for part in scales:
         with pytest.raises(InputError, match="scales"):
-            ops.dequantize(q.codes, scales, q.amax, *how)
-    for amax in wrong["amax"][:-2]:
+            ops.dequantize(q.codes, part, q.amax, *how)
+    for part in amax:
         with pytest.raises(InputError, match="amax"):
-            ops.dequantize(q.codes, q.scales, amax, *how)
+            ops.dequantize(q.codes, q.scales, part, *how)
     for dtype in ("float32", torch.int32):
         with pytest.raises(InputError, match=r"use .*floating-point dtype"):
             q.dequantize(dtype)  # type: ignore[arg-type]
