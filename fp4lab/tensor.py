@@ -195,6 +195,8 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     try:
         write_file(beside, _unshared(flat), metadata)
         beside.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         beside.unlink(missing_ok=True)
 

@@ -62,7 +62,7 @@ class GPTConfig:
         if self.num_heads % self.num_kv_heads:
             raise InputError(
                 f"num_heads={self.num_heads} is not a multiple of num_kv_heads="
-                f"{self.num_kv_heads}; every key-value head serves the same number of heads"
+                f"{self.num_kv_heads}; change either, for every key-value head serves as many heads"
             )
         if self.head_dim % 2:
             raise InputError(

@@ -113,7 +113,10 @@ def operator_arguments(
     expect("fmt", fmt, BlockFormat, "use one from fp4lab.formats, or formats.get(name)")
     expect("hadamard", hadamard, Hadamard, "use formats.Hadamard(size), or None", optional=True)
     if axis not in (-1, -2):
-        raise InputError(f"axis={axis} is neither -1 (blocks along rows) nor -2 (along columns)")
+        raise InputError(
+            f"axis={axis} is neither -1 nor -2; give -1 for blocks along the last dimension, -2 "
+            "for blocks along the others"
+        )
     matrix = as_matrix(x)
     rows, columns = matrix.shape
     shape = (rows, columns) if axis == -1 else (columns, rows)
@@ -121,7 +124,7 @@ def operator_arguments(
         check_ragged(shape, fmt, hadamard, ragged, f"x of shape {tuple(x.shape)}")
     if amax is not None:
         _check_amax(amax, fmt, shape[0], x.device)
-    expect("rounding", rounding, Rounding, "use one of fp4lab.formats.Rounding")
+    expect("rounding", rounding, Rounding, f"use {', '.join(map(str, Rounding))} of fp4lab.formats")
     if rounding != Rounding.NEAREST and noise is None:
         raise InputError(
             f"noise=None with rounding={rounding.value!r}: stochastic rounding needs "
@@ -138,6 +141,11 @@ def operator_arguments(
     return matrix, quantizer, noise, stream, row_ids, column_offset, amax
 
 
+def _may_look(tensor: Tensor) -> bool:
+    """Whether to ask for values: on a GPU that waits for it, and a compiler has none."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def _check_amax(amax: Tensor, fmt: BlockFormat, num_rows: int, device: torch.device) -> None:
     check_tensor(amax, "amax")
     if fmt.level == Level.NONE:
@@ -146,12 +154,11 @@ def _check_amax(amax: Tensor, fmt: BlockFormat, num_rows: int, device: torch.dev
     if amax.dim() != 1 or amax.numel() != expected or amax.dtype not in _FLOATS:
         raise InputError(
             f"amax of shape {tuple(amax.shape)} and dtype {amax.dtype}: format {fmt.name!r} needs "
-            f"floats of shape ({expected},)"
+            f"floats of shape ({expected},); reshape it"
         )
     if amax.device != device:
         raise InputError(f"amax is on {amax.device}, x on {device}; move it there")
-    on_cpu = amax.device.type == "cpu" and not torch.compiler.is_compiling()
-    if on_cpu and bool((amax < 0).any()):
+    if _may_look(amax) and bool((amax < 0).any()):
         raise InputError(f"amax={amax.min().item()} is negative; give the largest magnitude")
 
 
@@ -160,7 +167,7 @@ def _check_noise(
 ) -> None:
     num_rows, num_columns = x_MK.shape
     if noise is not None:
-        check_tensor(noise, "noise")
+        expect("noise", noise, Tensor, "make it with fp4lab.noise_state(seed, ...)")
         if noise.dtype != torch.int64 or noise.shape != (4,):
             raise InputError(
                 f"noise of shape {tuple(noise.shape)} and dtype {noise.dtype} is not the int64 "
@@ -173,6 +180,8 @@ def _check_noise(
                 f"row_ids of shape {tuple(row_ids.shape)} and dtype {row_ids.dtype}: give one "
                 f"int64 number for each of the {num_rows} rows"
             )
+        if _may_look(row_ids) and bool((row_ids < 0).any()):
+            raise InputError(f"row_ids has {row_ids.min().item()}; rows are numbered from 0")
     for argument, tensor in (("noise", noise), ("row_ids", row_ids)):
         if tensor is not None and tensor.device != x_MK.device and x_MK.device.type != "meta":
             raise InputError(f"{argument} is on {tensor.device}, x on {x_MK.device}; move it there")

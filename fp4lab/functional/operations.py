@@ -60,7 +60,8 @@ def quantize(
         x: `[.., K]`, any strides, float16 to float64 (float64 is rounded to float32 first).
         fmt: the format.
         rounding: `Rounding.NEAREST`, or stochastic, which needs `noise`.
-        noise: int64 `[4]` from `noise_state`.
+        noise: int64 `[4]` from `noise_state`; without a stochastic `rounding` it does nothing, nor
+            do `stream`, `row_ids` and `column_offset`.
         stream: number of the operand in its layer; other numbers give independent noise.
         axis: -1: blocks run along the last dimension; -2: along the flattened others.
         hadamard: transform along the blocks before quantization (the result stays transformed).

@@ -33,7 +33,8 @@ def scaled_matmul(
 
     Args:
         a: `[M, K]` with blocks along K (or `[K, M]` with axis=-2); leading dimensions are rows.
-        b: `[N, K]` likewise.
+        b: `[N, K]` likewise; after the same Hadamard transform as a, or none, which is not checked
+            (a QuantizedTensor does not remember it).
         accumulate: "exact": float32 operands and sums. "fast": bf16 operands with float32 sums, and
             products rounded to bf16; only where a CPU has bf16 instructions, or on a GPU.
         dtype: of the result.
@@ -206,7 +207,8 @@ def packed_linear(
 
     Args:
         x: `[.., K]`, float16 to float64 (float64 is rounded to float32 first).
-        weight: `[N, K]`, blocks along K.
+        weight: `[N, K]`, blocks along K. One that was quantized after a Hadamard transform wants x
+            after the same one (a QuantizedTensor does not remember it).
         activations: "same", or "int8": x in blocks of 16 with a float32 scale each, rounded to
             `-127 .. 127`, which costs about 0.5 % of accuracy and is faster where the CPU has VNNI.
         dtype: of the result; None: that of x.
@@ -234,7 +236,10 @@ def packed_linear(
     if activations not in ("same", "int8"):
         raise unknown("activations", activations, ("same", "int8"))
     if len(weight.shape) != 2 or weight.axis != -1:
-        raise InputError(f"weight={weight!r} is no matrix with blocks along its columns")
+        raise InputError(
+            f"weight={weight!r} is no matrix with blocks along its columns; quantize [N, K] with "
+            "axis=-1"
+        )
     if x.dim() == 0 or x.shape[-1] != weight.shape[1]:
         raise InputError(
             f"x of shape {tuple(x.shape)}: its last dimension must be the {weight.shape[1]} "

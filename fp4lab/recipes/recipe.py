@@ -153,9 +153,12 @@ class Recipe:
         for recipe in (self, self.fprop_from or self):
             for rule in recipe.rules:
                 if not rule.optional and not any(rule.match(layer) for layer in layers):
+                    cure = "correct its pattern"
+                    if rule.blocks is not None and not any(la.num_blocks for la in layers):
+                        cure = "hold the blocks in an nn.ModuleList, or name layers by a pattern"
                     raise InputError(
                         f"rule {rule} of recipe {recipe.name!r} matches none of the "
-                        f"{len(layers)} linear layers; correct its pattern, or set optional=True"
+                        f"{len(layers)} linear layers; {cure}, or set optional=True"
                     )
         return resolved
 

@@ -64,7 +64,7 @@ def compare(
             `(inputs, targets)`.
         baseline: name of the recipe that others are held against; None: the first.
         seeds: runs of each recipe; two or more give confidence intervals.
-        steps: updates of the weights; overrides `config`.
+        steps: updates of the weights; overrides `config` (2,050).
         learning_rate: peak of the learning rate; overrides `config`.
         ragged: "pad" completes blocks with zeros; overrides `config`. Else the features of every
             layer and the tokens of a batch must fill blocks: multiples of 16 under nvfp4, of 32
@@ -201,7 +201,8 @@ def _overridden(
 
 def _recipes(chosen: Sequence[str | Recipe]) -> dict[str, Recipe]:
     if isinstance(chosen, str):
-        raise InputError(f"recipes={chosen!r} is one name; give a sequence, such as [{chosen!r}]")
+        names = [name.strip() for name in chosen.split(",")]
+        raise InputError(f"recipes={chosen!r} is one string; give a list, such as {names}")
     found = [load_recipe(each) if isinstance(each, str) else each for each in chosen]
     names = [recipe.name for recipe in found]
     for name in names:

@@ -75,8 +75,14 @@ def user_task(
 ) -> UserTask:
     """The task; without `validation` some of `batches` are held out (see `compare`).
 
-    Raises InputError for batches that are no function and no sequence, or too few to hold out any.
+    Raises InputError for a model instead of a function, and for batches that are no function and no
+    sequence, or too few to hold out any.
     """
+    if isinstance(build_model, nn.Module) or not callable(build_model):
+        raise InputError(
+            f"build_model={type(build_model).__name__} is no function that gives a new module; "
+            "give lambda: Model(...)"
+        )
     for name, value in (("batches", batches), ("validation", validation)):
         if value is not None and not callable(value) and not isinstance(value, Sequence):
             raise InputError(

@@ -74,7 +74,8 @@ def unswizzle_128x4(swizzled: Tensor, num_rows: int, num_columns: int) -> Tensor
     if swizzled.dim() != 2 or swizzled.element_size() != 1:
         raise InputError(
             f"swizzled scales of shape {tuple(swizzled.shape)} and dtype {swizzled.dtype}: the "
-            "128x4 layout is a matrix of one-byte scales"
+            "128x4 layout is a matrix of one-byte scales; view it as "
+            f"({-(-num_rows // 128) * 128}, {-(-num_columns // 4) * 4})"
         )
     rows, columns = swizzled.shape
     if rows % 128 or columns % 4 or rows < num_rows or columns < num_columns:

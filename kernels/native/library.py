@@ -34,7 +34,7 @@ def load() -> tuple[ctypes.CDLL | None, str]:
         _told.append(reason)
         warnings.warn(
             f"fp4lab computes without its C operators, 5 to 40 times slower and with the same "
-            f"results: {reason}",
+            f"results: {reason}; install a C compiler or set CC",
             stacklevel=2,
         )
     return library, reason

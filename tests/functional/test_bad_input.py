@@ -50,7 +50,7 @@ QUANTIZE: dict[str, tuple[tuple[Any, ...], dict[str, Any], list[str]]] = {
         SR | {"noise": STATE[:3]},
         ["noise", "(3,)", "noise_state"],
     ),
-    "noise of a seed": ((X, f.NVFP4), SR | {"noise": 3}, ["noise", "int", "torch.Tensor"]),
+    "noise of a seed": ((X, f.NVFP4), SR | {"noise": 3}, ["noise=3", "Tensor", "noise_state(seed"]),
     "rows that do not fit": (
         (X, f.NVFP4),
         SR | {"row_ids": torch.arange(5)},

@@ -109,7 +109,9 @@ def test_every_scale_code(activations: str) -> None:
 @pytest.mark.parametrize("activations", ["same", "int8"])
 def test_activations_and_scales_of_any_size(activations: str) -> None:
     """Products that would overflow or vanish before the scale that brings them back."""
-    numbers = [2.0**n for n in (-133, -126, -125, -119, -118, 119, 121, 122, 123, 126)]
+    numbers = [2.0**n for n in (-133, -126, -125, -119, -118, 119, 121, 122, 126)] + [
+        1.9 * 2.0**122
+    ]
     for number, code, scale in itertools.product(
         numbers, (0x11, 0x22, 0x66, 0x77), (0, 1, 9, 127, 227, 252)
     ):
