@@ -124,7 +124,7 @@ def operator_arguments(
         check_ragged(shape, fmt, hadamard, ragged, f"x of shape {tuple(x.shape)}")
     if amax is not None:
         _check_amax(amax, fmt, shape[0], x.device)
-    expect("rounding", rounding, Rounding, f"use {', '.join(map(str, Rounding))} of fp4lab.formats")
+    expect("rounding", rounding, Rounding, "use Rounding.STOCHASTIC_8 or another of fp4lab.formats")
     if rounding != Rounding.NEAREST and noise is None:
         raise InputError(
             f"noise=None with rounding={rounding.value!r}: stochastic rounding needs "
