@@ -1,6 +1,7 @@
-"""The memory of the C operators' results: new, or for measurements that of earlier results.
+"""The memory of the C operators' results: new, or that of earlier results that nobody holds.
 
-A result has the same bits, shape and strides in either.
+A result has the same bits, shape and strides in either. Operands of products, which live for one
+call of a layer, have that of earlier ones; of other results only measurements ask for it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ class _Piece:
     holder: weakref.ref[Any]
 
 
+#: bytes from which on an operand may have the memory of an earlier one
+LARGE = 1 << 22
+#: bytes that are kept for operands, at the most
+KEPT = 1 << 28
+#: what is kept, by its bytes; taken and given back by single steps, for threads share it
+_kept: dict[int, list[Any]] = {}
+
 #: pieces by their bytes
 Pieces: TypeAlias = dict[int, list[_Piece]]
 _reused: list[Pieces] = []
@@ -44,6 +52,31 @@ def new_result(shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tenso
     holder = free.memory[:]
     free.holder = weakref.ref(holder)
     return torch.frombuffer(holder, dtype=dtype).view(shape)
+
+
+def new_operand(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory for an operand of a product, contiguous.
+
+    The system gives new memory page by page as it is written, at every call of a layer, and that
+    takes as long as quantizing. What operands leave is kept for the next of as many bytes, until
+    more than `KEPT` bytes would be; then all of it is let go.
+    """
+    count = math.prod(shape) * dtype.itemsize
+    if _reused or not LARGE <= count <= KEPT:
+        return new_result(shape, dtype)
+    try:
+        memory = _kept[count].pop()
+    except (KeyError, IndexError):
+        memory = torch.empty(count, dtype=torch.uint8, device="cpu").numpy()
+    holder = memory[:]
+    weakref.finalize(holder, _keep, memory).atexit = False
+    return torch.frombuffer(holder, dtype=dtype).view(shape)
+
+
+def _keep(memory: Any) -> None:
+    if sum(size * len(free) for size, free in list(_kept.items())) + memory.nbytes > KEPT:
+        _kept.clear()
+    _kept.setdefault(memory.nbytes, []).append(memory)
 
 
 @contextlib.contextmanager

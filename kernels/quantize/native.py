@@ -20,7 +20,7 @@ from torch import Tensor
 from fp4lab.formats import BlockFormat, Hadamard, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard.reference import LARGEST_KEPT
-from fp4lab.kernels.native.memory import new_result
+from fp4lab.kernels.native.memory import new_operand, new_result
 from fp4lab.kernels.native.structures import (
     CHadamard,
     Element,
@@ -283,6 +283,7 @@ def _plan(asked: Quantization, want: Want) -> tuple[_Plan, Made]:
             plan.held, plan.row_ids = row_ids, row_ids.data_ptr()
     if call.data is None:
         return plan, Made(_NOTHING, scales, amax)
-    data = new_result(*call.data)
+    new_data = new_operand if want.result == Result.OPERAND else new_result
+    data = new_data(*call.data)
     setattr(plan, call.data_field, data.data_ptr())
     return plan, Made(data.t() if call.as_stored else data, scales, amax)

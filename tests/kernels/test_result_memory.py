@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from fp4lab import formats as f
 from fp4lab.functional import noise_state
 from fp4lab.kernels import ops
+from fp4lab.kernels.native import memory
 from fp4lab.kernels.native.library import instruction_sets
 from fp4lab.kernels.native.memory import new_result, results_reused
 from fp4lab.kernels.schema import Quantizer
@@ -91,3 +93,70 @@ def test_outside_a_result_is_new() -> None:
     with results_reused(), results_reused(pieces):
         assert new_result((64, 256), torch.float32).data_ptr() == place
         assert new_result((0, 256), torch.float32).shape == (0, 256)
+
+
+@pytest.fixture
+def small_operands(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Any]]:
+    """Operands of any size have memory of earlier ones; gives what is kept."""
+    kept: dict[int, list[Any]] = {}
+    monkeypatch.setattr(memory, "LARGE", 1)
+    monkeypatch.setattr(memory, "_kept", kept)
+    return kept
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_operands_have_the_memory_of_earlier_ones(
+    small_operands: dict[int, list[Any]], transposed: bool, turned: bool
+) -> None:
+    quantizer = Quantizer(f.NVFP4, transposed).text
+    new = [ops.operand(x, quantizer, torch.float32, turned)[0] for x in (X, 2 * X.flip(0))]
+    expected, strides = copies(new), [part.stride() for part in new]
+    places = {part.data_ptr() for part in new}
+    assert len(places) == 2
+    held = new.pop()[:1].t()  # a view holds all of it
+    del new
+    (free,) = small_operands[X.numel() * 4]
+    place = torch.from_numpy(free).data_ptr()
+    assert place in places - {held.data_ptr()}
+    first = ops.operand(X, quantizer, torch.float32, turned)[0]
+    second = ops.operand(2 * X.flip(0), quantizer, torch.float32, turned)[0]
+    assert first.data_ptr() == place
+    assert second.data_ptr() not in places
+    for found, right, stride in zip((first, second), expected, strides, strict=True):
+        assert torch.equal(found, right)
+        assert found.stride() == stride
+    assert torch.equal(held, expected[1][:1].t())
+
+
+def test_what_is_kept_for_operands_has_a_limit(
+    small_operands: dict[int, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "KEPT", 1000)
+    for count in (100, 100, 50, 251):
+        memory.new_operand((count,), torch.float32)
+    assert {size: len(free) for size, free in small_operands.items()} == {400: 1, 200: 1}
+    both = [memory.new_operand((count,), torch.float32) for count in (100, 200)]
+    both.clear()
+    assert sum(size * len(free) for size, free in small_operands.items()) <= 1000
+
+
+def test_threads_of_python_share_no_operand(small_operands: dict[int, list[Any]]) -> None:
+    inputs = [X * (n + 1) for n in range(4)]
+    expected = [ops.operand(x, NVFP4, torch.float32, False)[0].clone() for x in inputs]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            values = ops.operand(inputs[number], NVFP4, torch.float32, False)[0]
+            if not torch.equal(values, expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    # each thread holds one while it makes the next
+    assert len(small_operands[X.numel() * 4]) <= 2 * len(threads)
