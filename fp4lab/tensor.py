@@ -33,6 +33,13 @@ FILE_CONVENTION = "fp4lab-1-amax"
 _PARTS = ("codes", "scales", "amax")
 
 
+def check_result(dtype: torch.dtype, held: str) -> None:
+    """InputError unless a result of this dtype can hold the values, or the product."""
+    expect("dtype", dtype, torch.dtype, "use torch.float32 or another floating-point dtype")
+    if not dtype.is_floating_point:
+        raise InputError(f"dtype={dtype} cannot hold the {held}; use a floating-point dtype")
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class QuantizedTensor:
     """A tensor in a block format.
@@ -108,9 +115,7 @@ class QuantizedTensor:
         Raises:
             InputError: dtype is not a floating-point one.
         """
-        expect("dtype", dtype, torch.dtype, "use torch.float32 or another floating-point dtype")
-        if not dtype.is_floating_point:
-            raise InputError(f"dtype={dtype} cannot hold the values; use a floating-point dtype")
+        check_result(dtype, "values")
         how = (self.format.definition, self.matrix_shape[1], dtype)
         matrix: Tensor = ops.dequantize(*self.parts(), *how)
         if self.axis == -2:

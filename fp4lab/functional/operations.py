@@ -151,10 +151,7 @@ class _FakeQuantize(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.saved_tensors:
-            return grad, None, None, None
-        (outside,) = ctx.saved_tensors
-        return grad.masked_fill(outside, 0.0), None, None, None
+        return _passed(ctx, grad), None, None, None
 
 
 class _ForwardFakeQuantize(_FakeQuantize):
@@ -162,11 +159,13 @@ class _ForwardFakeQuantize(_FakeQuantize):
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        if not ctx.saved_tensors:
-            # a result must not be an argument
-            return tangent.clone()
-        (outside,) = ctx.saved_tensors
-        return tangent.masked_fill(outside, 0.0)
+        # a copy, for a result must not be an argument
+        return _passed(ctx, tangent.clone())
+
+
+def _passed(ctx: Any, change: Tensor) -> Tensor:
+    """What is left of a gradient or a tangent: all of it, or what no mask drops."""
+    return change.masked_fill(ctx.saved_tensors[0], 0.0) if ctx.saved_tensors else change
 
 
 def fake_quantize(

@@ -13,8 +13,8 @@ from fp4lab.formats import BlockFormat
 from fp4lab.functional.arguments import check_float
 from fp4lab.kernels import ops
 from fp4lab.kernels.matmul.dispatch import has_bf16
-from fp4lab.kernels.matmul.reference import epilogue_alpha
-from fp4lab.tensor import QuantizedTensor
+from fp4lab.kernels.matmul.reference import check_row_counts, epilogue_alpha
+from fp4lab.tensor import QuantizedTensor, check_result
 
 Accumulate: TypeAlias = Literal["exact", "fast"]
 
@@ -58,7 +58,7 @@ def scaled_matmul(
     """
     _check_factor("a", a)
     _check_factor("b", b)
-    _check_result(dtype)
+    check_result(dtype, "product")
     _check_inner(a, b)
     fast = _check_accumulate(accumulate, a.device, a.format, b.format)
     if fast:
@@ -96,12 +96,6 @@ def _check_factor(argument: str, q: object) -> None:
         raise InputError(
             f"{argument} is a {type(q).__name__}, not a QuantizedTensor; use fp4lab.quantize"
         )
-
-
-def _check_result(dtype: torch.dtype) -> None:
-    expect("dtype", dtype, torch.dtype, "use torch.float32 or another floating-point dtype")
-    if not dtype.is_floating_point:
-        raise InputError(f"dtype={dtype} cannot hold the product; use a floating-point dtype")
 
 
 def _check_inner(a: QuantizedTensor, b: QuantizedTensor) -> None:
@@ -163,12 +157,10 @@ def grouped_scaled_matmul(
         if (q.format, q.shape, q.axis) != (b[0].format, b[0].shape, b[0].axis):
             raise InputError(f"b[{number}] is {q!r} and b[0] {b[0]!r}; all must be alike")
     counts = [whole(f"row_counts[{n}]", count, 0, 2**63 - 1) for n, count in enumerate(row_counts)]
-    if not b or len(counts) != len(b) or sum(counts) != a.matrix_shape[0]:
-        raise InputError(
-            f"row_counts={counts} for {len(b)} matrices and {a.matrix_shape[0]} rows of a; give "
-            "one count for each matrix, which together are the rows"
-        )
-    _check_result(dtype)
+    if not b:
+        raise InputError("b is empty; give one QuantizedTensor for each group")
+    check_row_counts(counts, a.matrix_shape[0], len(b))
+    check_result(dtype, "product")
     _check_inner(a, b[0])
     fast = _check_accumulate(accumulate, a.device, a.format, b[0].format)
     narrow = torch.bfloat16 if fast else torch.float32
@@ -248,7 +240,7 @@ def packed_linear(
     if x.device != weight.device:
         raise InputError(f"x is on {x.device}, weight on {weight.device}; move one of them")
     result = x.dtype if dtype is None else dtype
-    _check_result(result)
+    check_result(result, "product")
     x_BK = x.detach().reshape(x.shape[:-1].numel(), x.shape[-1])
     y_BN: Tensor = ops.packed_matmul(
         x_BK, *weight.parts(), weight.format.definition, activations == "int8"

@@ -44,6 +44,15 @@ def _rows(transform: Hadamard) -> Iterator[Tensor]:
         yield row(size, k) * signs[k] if signs else row(size, k)
 
 
+def check_extent(x: Tensor, transform: Hadamard, dim: int) -> None:
+    """InputError unless the extent of x along `dim` is a multiple of the transform's size."""
+    if x.shape[dim] % transform.size:
+        raise InputError(
+            f"extent {x.shape[dim]} of dimension {dim} is not a multiple of the Hadamard size "
+            f"{transform.size}; choose a size that divides it"
+        )
+
+
 def hadamard(x: Tensor, transform: Hadamard, dim: int = -1) -> Tensor:
     """Transform every block along `dim` (the inverse of one without signs is itself).
 
@@ -59,12 +68,8 @@ def hadamard(x: Tensor, transform: Hadamard, dim: int = -1) -> Tensor:
     Raises:
         InputError: the extent is not a multiple of size.
     """
+    check_extent(x, transform, dim)
     size = transform.size
-    if x.shape[dim] % size:
-        raise InputError(
-            f"extent {x.shape[dim]} of dimension {dim} is not a multiple of the Hadamard size "
-            f"{size}; choose a size that divides it"
-        )
     # k first, so that each term is one pass over long rows
     blocks = x.to(torch.float32).unflatten(dim, (-1, size)).movedim(dim % x.dim() + 1, 0)
     x_kN = blocks.reshape(size, -1)

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fp4lab.errors import InputError
 from fp4lab.formats import Hadamard
+from fp4lab.kernels.hadamard.reference import check_extent
 from fp4lab.kernels.minifloat.triton import rounded_to, stored_as, to_float32
 from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import float32
@@ -159,11 +159,7 @@ def takes(x: Tensor, size: int) -> bool:
 
 def hadamard(x: Tensor, transform: Hadamard, dim: int = -1) -> Tensor:
     """`reference.hadamard` for float32, bf16 and fp16, contiguous; NaN is the one of its dtype."""
-    if x.shape[dim] % transform.size:
-        raise InputError(
-            f"extent {x.shape[dim]} of dimension {dim} is not a multiple of the Hadamard size "
-            f"{transform.size}; choose a size that divides it"
-        )
+    check_extent(x, transform, dim)
     x = plain(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     x_rows, out_rows = (t.movedim(dim, -1) for t in (x, out))

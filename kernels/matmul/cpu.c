@@ -69,11 +69,11 @@ int EXPORT(packed_product)(const product_t *q)
 {
     const fp_state_t state = keep_denormals();
 #if defined(__AVX512F__)
-    int failed = looked_up_product(q);
-    if (failed == NOT_TAKEN) failed = decoded_product(q);
+    int status = looked_up_product(q);
+    if (status == NOT_TAKEN) status = decoded_product(q);
 #else
-    const int failed = decoded_product(q);
+    const int status = decoded_product(q);
 #endif
     restore(state);
-    return failed;
+    return status;
 }

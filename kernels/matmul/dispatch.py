@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fp4lab.errors import InputError
 from fp4lab.kernels import backends
 from fp4lab.kernels.matmul import reference
 from fp4lab.kernels.quantize import stored
@@ -65,11 +64,7 @@ def grouped_matmul(
         b = triton.Factor(b_ENK, None, alpha_E, None, a_TK.shape[1])
         return triton_grouped.grouped_matmul(a, b, row_counts.cumsum(0), dtype)
     counts = row_counts.tolist()
-    if min(counts, default=0) < 0 or sum(counts) != a_TK.shape[0] or len(counts) != b_ENK.shape[0]:
-        raise InputError(
-            f"row_counts={counts} for {a_TK.shape[0]} rows and {b_ENK.shape[0]} matrices; give one "
-            "count for each matrix, which together are the rows"
-        )
+    reference.check_row_counts(counts, a_TK.shape[0], b_ENK.shape[0])
     return reference.grouped_matmul(a_TK, b_ENK, alpha_E, counts, dtype, scaled_matmul)
 
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX
 
@@ -60,6 +61,15 @@ def scaled_matmul(a_MK: Tensor, b_NK: Tensor, alpha: Tensor | None, dtype: torch
     wide = torch.float64 if a_MK.dtype == b_NK.dtype == torch.float64 else torch.float32
     product = a_MK.to(wide) @ b_NK.to(wide).t()
     return (product if alpha is None else product.mul_(alpha)).to(dtype)
+
+
+def check_row_counts(counts: list[int], num_rows: int, num_matrices: int) -> None:
+    """InputError unless there is a count of rows for each matrix, and they are all the rows."""
+    if min(counts, default=0) < 0 or sum(counts) != num_rows or len(counts) != num_matrices:
+        raise InputError(
+            f"row_counts={counts} for {num_rows} rows and {num_matrices} matrices; give one count "
+            "for each matrix, which together are the rows"
+        )
 
 
 Product: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, torch.dtype], Tensor]

@@ -10,31 +10,20 @@ import contextlib
 import math
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-
-@dataclass
-class _Piece:
-    """Memory that results are written into, one after another."""
-
-    memory: Any
-    #: dies with the last tensor that shares the memory
-    holder: weakref.ref[Any]
-
+#: memory that nobody holds, by its bytes; taken and given back in single steps: threads share it
+Pieces: TypeAlias = dict[int, list[Any]]
 
 #: bytes from which on an operand may have the memory of an earlier one
 LARGE = 1 << 22
 #: bytes that are kept for operands, at the most
 KEPT = 1 << 28
-#: what is kept, by its bytes; taken and given back by single steps, for threads share it
-_kept: dict[int, list[Any]] = {}
-
-#: pieces by their bytes
-Pieces: TypeAlias = dict[int, list[_Piece]]
+_kept: Pieces = {}
+#: what results are written into, for measurements; the last counts
 _reused: list[Pieces] = []
 
 
@@ -42,16 +31,7 @@ def new_result(shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tenso
     """Memory for a result, contiguous; every C operator has that of its results from here."""
     if not _reused or 0 in shape:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    count = math.prod(shape) * dtype.itemsize
-    pieces = _reused[-1].setdefault(count, [])
-    free = next((piece for piece in pieces if piece.holder() is None), None)
-    if free is None:
-        memory = torch.empty(count, dtype=torch.uint8, device="cpu").numpy()
-        free = _Piece(memory, weakref.ref(memory))
-        pieces.append(free)
-    holder = free.memory[:]
-    free.holder = weakref.ref(holder)
-    return torch.frombuffer(holder, dtype=dtype).view(shape)
+    return _piece(_reused[-1], shape, dtype)
 
 
 def new_operand(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -61,22 +41,29 @@ def new_operand(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     takes as long as quantizing. What operands leave is kept for the next of as many bytes, until
     more than `KEPT` bytes would be; then all of it is let go.
     """
-    count = math.prod(shape) * dtype.itemsize
-    if _reused or not LARGE <= count <= KEPT:
+    if _reused or not LARGE <= math.prod(shape) * dtype.itemsize <= KEPT:
         return new_result(shape, dtype)
+    return _piece(_kept, shape, dtype)
+
+
+def _piece(pieces: Pieces, shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tensor:
+    """A tensor in a piece, or in a new one, which goes back when no tensor shares it any more."""
+    count = math.prod(shape) * dtype.itemsize
     try:
-        memory = _kept[count].pop()
+        memory = pieces[count].pop()
     except (KeyError, IndexError):
         memory = torch.empty(count, dtype=torch.uint8, device="cpu").numpy()
     holder = memory[:]
-    weakref.finalize(holder, _keep, memory).atexit = False
+    weakref.finalize(holder, _give_back, pieces, memory).atexit = False
     return torch.frombuffer(holder, dtype=dtype).view(shape)
 
 
-def _keep(memory: Any) -> None:
-    if sum(size * len(free) for size, free in list(_kept.items())) + memory.nbytes > KEPT:
-        _kept.clear()
-    _kept.setdefault(memory.nbytes, []).append(memory)
+def _give_back(pieces: Pieces, memory: Any) -> None:
+    if pieces is _kept:
+        kept = sum(size * len(free) for size, free in list(pieces.items()))
+        if kept + memory.nbytes > KEPT:
+            pieces.clear()
+    pieces.setdefault(memory.nbytes, []).append(memory)
 
 
 @contextlib.contextmanager
@@ -84,8 +71,7 @@ def results_reused(pieces: Pieces | None = None) -> Iterator[Pieces]:
     """Inside, C operators write results into the memory of earlier ones that nobody holds any more.
 
     For measurements: the system gives out new memory page by page as it is written, which can take
-    longer than an operator does. One thread of Python may call operators inside, for all threads of
-    the process get their results from the same pieces.
+    longer than an operator does.
 
     Args:
         pieces: what an earlier block yielded, to go on with; by default the first results are new.
