@@ -1,10 +1,11 @@
 """Times that can be believed on a busy machine.
 
 What is compared is called in turn, A B A B ..., so that every round sees the same machine, and a
-ratio is the median of the ratios of the rounds. With one thread a time is CPU time of the process
+ratio is the median of the ratios of the rounds. A turn begins with a call that does not count, so
+that what counts finds its own caches and memory, not what the turn of another left. A call too
+short for the clock is repeated within its turn. With one thread a time is CPU time of the process
 (what other processes take does not count), with more it is wall clock, on a GPU it is that between
-two CUDA events. A call too short for the clock is repeated within a round. The spread is the
-quartiles over the rounds. Nothing here judges a time.
+two CUDA events. The spread is the quartiles over the rounds. Nothing here judges a time.
 """
 
 from __future__ import annotations
@@ -71,19 +72,19 @@ def measure(
     rounds: int = LEAST_ROUNDS,
     least_s: float = LEAST_S,
 ) -> Rounds:
-    """Time the runs against each other, after a call of each that does not count."""
-    for run in runs.values():
-        run()
+    """Time the runs against each other, each turn after a call that does not count."""
     calls = {name: _calls(run, stopwatch, least_s) for name, run in runs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
+            run()
             seconds[name].append(stopwatch(run, calls[name]) / calls[name])
     return Rounds({name: tuple(times) for name, times in seconds.items()})
 
 
 def _calls(run: Run, stopwatch: Stopwatch, least_s: float) -> int:
-    """How many calls last long enough for the clock."""
+    """How many calls last long enough for the clock, the first not counted."""
+    run()
     calls = 1
     while calls < MOST_CALLS and (seconds := stopwatch(run, calls)) < least_s:
         wanted = math.ceil(calls * least_s / seconds) if seconds > 0 else 16 * calls
