@@ -2,7 +2,8 @@
 
 On a terminal: a bar a run and one for all of them with the remaining time. Elsewhere: a line every
 ten seconds. The remaining time is that of the last run to end: each goes on as fast as it did, and
-those that wait as fast as the others on average, no more at a time than there are processes.
+those that wait start as slowly as the first did and are as fast as the others on average, no more
+at a time than there are processes.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class RunsProgress:
         for tail in self._tails.values():
             tail.read()
         self._paces: dict[str, _Pace] = {}
+        self._start_s = 0.0  # from the start of a process to its first step
         self._started = self._spoke = self._polled = time.monotonic()
         self._progress: Progress | None = None
         self._bars: dict[str, TaskID] = {}
@@ -154,14 +156,16 @@ class RunsProgress:
             )
 
     def line(self, left: str) -> str:
-        """Where every run that has begun stands, in one line."""
+        """How many runs have ended and where each that has begun stands, in one line."""
+        ended = sum(self._tails[job.name].step >= self._steps(job) for job in self._jobs)
+        counts = [f"{ended} of {len(self._jobs)} done"] if len(self._jobs) > 1 else []
         parts = [
             f"{job.name} {self._tails[job.name].step}/{job.steps} {_loss(self._tails[job.name])}"
             for job in self._jobs
             if 0 < self._tails[job.name].step < job.steps
         ]
         elapsed = time.monotonic() - self._started
-        return " | ".join([f"{elapsed:.0f} s", *parts, left or "starting"])
+        return " | ".join([f"{elapsed:.0f} s", *counts, *parts, left or "starting"])
 
     def _left(self) -> str:
         if self._done >= self._total:
@@ -177,8 +181,9 @@ class RunsProgress:
         free = [0.0] * self._parallel
         # Those that run have their process already.
         for job in sorted(self._jobs, key=lambda job: job.name not in self._paces):
-            steps = self._steps(job) - self._tails[job.name].step
-            heapq.heapreplace(free, free[0] + max(0, steps) * known.get(job.name, usual))
+            steps = max(0, self._steps(job) - self._tails[job.name].step)
+            begin = free[0] + (self._start_s if free[0] and steps else 0.0)
+            heapq.heapreplace(free, begin + steps * known.get(job.name, usual))
         return max(free)
 
     @property
@@ -193,6 +198,7 @@ class RunsProgress:
             if tail.step < before:  # it goes on from a checkpoint
                 self._paces[name] = _Pace(tail.step, now)
             elif tail.step > before:
+                self._start_s = self._start_s or now - self._started
                 pace = self._paces.setdefault(name, _Pace(before, self._polled))
                 pace.steps, pace.time = tail.step - pace.first, now - pace.since
         self._polled = now

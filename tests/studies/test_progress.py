@@ -71,10 +71,10 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
     assert out.getvalue().splitlines() == [
         "2 runs, 2 at a time, 200 steps: bf16-seed0, nvfp4-seed0",
         # 40 steps in the 5 s since the poll before; the other run's 100 take 12.5 s
-        "10 s | bf16-seed0 60/100 loss 1.250 | 0:12 left",
+        "10 s | 0 of 2 done | bf16-seed0 60/100 loss 1.250 | 0:12 left",
         "nvfp4-seed0 failed: NaN [at] step 3",
         # 40 steps to go, and nothing to expect of the run that failed
-        "20 s | bf16-seed0 60/100 loss 1.250 | 0:05 left",
+        "20 s | 1 of 2 done | bf16-seed0 60/100 loss 1.250 | 0:05 left",
     ]
 
 
@@ -90,8 +90,10 @@ def test_the_last_run_to_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.M
             write(jobs[0], "".join(line(step) for step in range(10 * seconds + 1)))
             write(jobs[1], "".join(line(step) for step in range(5 * seconds + 1)))
             shown.poll()
-    # a is done and b has 10 s to go; c and e, at 0.15 s a step, take 30 s, b and d 25 s
-    assert out.getvalue().splitlines()[-1] == "10 s | b 50/100 loss 1.500 | 0:30 left"
+    # a is done and b has 10 s to go; c takes 15 s at 0.15 s a step, and e then 5 s more, to start
+    assert out.getvalue().splitlines()[-1] == (
+        "10 s | 1 of 5 done | b 50/100 loss 1.500 | 0:35 left"
+    )
 
 
 def test_a_run_that_goes_back_to_its_checkpoint(
