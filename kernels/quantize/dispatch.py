@@ -72,8 +72,9 @@ def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
 
         return triton.dequantized(asked, dtype)
     if who == "native":
-        want = _VALUES.get(dtype, _VALUES[torch.float32])
-        return native.quantize(asked, want).data.to(dtype)
+        if dtype in _VALUES:
+            return native.quantize(asked, _VALUES[dtype]).data
+        return native.quantize(asked, _VALUES[torch.float32]).data.to(dtype)
     values, _ = _by_torch(
         asked, who, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.amax]
     )
