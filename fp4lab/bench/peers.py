@@ -24,15 +24,13 @@ from torch import Tensor
 
 from fp4lab import formats
 from fp4lab.bench.rows import dtype_name, one_line
-from fp4lab.formats import BlockFormat, ScaleRule, Ties
+from fp4lab.formats import BlockFormat, Ties
 
 QUANTIZE, FAKE, MX_FAKE = "quantize nvfp4", "fake-quantize nvfp4", "fake-quantize mxfp4"
 LINEAR, MX_LINEAR = "linear nvfp4", "linear mxfp4"
 KINDS = (QUANTIZE, FAKE, MX_FAKE, LINEAR, MX_LINEAR)
 BLOCK, MX_BLOCK = 16, 32
 
-_MX_FLOOR = formats.MXFP4.replace(name="mxfp4_floor", scale_rule=ScaleRule.FLOOR)
-_MX_EVEN = formats.MXFP4.replace(name="mxfp4_even", scale_rule=ScaleRule.EVEN)
 _MX_TIES_ZERO = formats.MXFP4.replace(name="mxfp4_ties_zero", ties=Ties.ZERO)
 
 
@@ -126,7 +124,7 @@ def _torchao() -> list[Work]:
     return [
         Work(kind=QUANTIZE, run=quantize, values=lambda q: q.dequantize(torch.float32), note=floor),
         Work(kind=FAKE, run=fake, note=floor),
-        Work(kind=MX_FAKE, run=mx_fake, fmt=_MX_FLOOR),
+        Work(kind=MX_FAKE, run=mx_fake, fmt=formats.get("mxfp4_floor")),
         Work(kind=LINEAR, run=lambda x, w: F.linear(fake(x), fake(w))),
     ]
 
@@ -169,7 +167,7 @@ def _compressed_tensors() -> list[Work]:
     return [
         Work(kind=QUANTIZE, run=quantize, values=values),
         Work(kind=FAKE, run=fake),
-        Work(kind=MX_FAKE, run=mx_fake, fmt=_MX_EVEN),
+        Work(kind=MX_FAKE, run=mx_fake, fmt=formats.get("mxfp4_even")),
         Work(kind=LINEAR, run=lambda x, w: F.linear(fake(x), fake(w))),
     ]
 
@@ -239,8 +237,12 @@ def _microxcaling() -> list[Work]:
         return quantize_mx_op(x, specs, elem_format=kind, axes=[-1], round="even")
 
     return [
-        Work(kind=MX_FAKE, run=mx_fake, fmt=_MX_FLOOR),
-        Work(kind=MX_LINEAR, run=lambda x, w: mx.linear(x, w, mx_specs=specs), fmt=_MX_FLOOR),
+        Work(kind=MX_FAKE, run=mx_fake, fmt=formats.get("mxfp4_floor")),
+        Work(
+            kind=MX_LINEAR,
+            run=lambda x, w: mx.linear(x, w, mx_specs=specs),
+            fmt=formats.get("mxfp4_floor"),
+        ),
     ]
 
 

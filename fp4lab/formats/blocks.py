@@ -21,6 +21,9 @@ from fp4lab.specs.plain import repr_without_defaults
 
 #: as a side of `block`: the whole extent of the tensor
 WHOLE = 0
+#: the fields that mean nothing without block scales
+_OF_SCALES = ("scale_rule", "block_scale", "level", "scale_ties", "selection")
+_SCALES = ("scale_cap", "amax_target", "scale_floor", "zero_scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +88,13 @@ class BlockFormat:
     def __post_init__(self) -> None:
         self._check_types()
         self._validate()
-        for field in ("scale_cap", "amax_target", "scale_floor", "zero_scale"):
+        for field in _SCALES:
             # 256 and 256.0, 0.0 and -0.0 are one format, and so have one hash
             object.__setattr__(self, field, float(getattr(self, field)) + 0.0)
         compute_properties(self)
 
     def _check_types(self) -> None:
+        expect("name", self.name, str, "give the format a name in text")
         cure = f"use one of fp4lab.formats, in {self.name!r}"
         for field in ("element", "scale", "scale_precision"):
             value = getattr(self, field)
@@ -115,7 +119,7 @@ class BlockFormat:
         if self.block is not None and not (
             isinstance(self.block, tuple)
             and len(self.block) == 2
-            and all(isinstance(side, int) for side in self.block)
+            and all(type(side) is int for side in self.block)
         ):
             raise InputError(
                 f"block={self.block!r} of {self.name!r} is not (rows, columns), such as (1, 16)"
@@ -125,7 +129,7 @@ class BlockFormat:
                 f"block={self.block} with scale={self.scale and self.scale.name!r} in format "
                 f"{self.name!r}: give both (scaled) or neither (plain cast)"
             )
-        for field in ("scale_cap", "amax_target", "scale_floor", "zero_scale"):
+        for field in _SCALES:
             value = getattr(self, field)
             real = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not real or (value != 0 and not 2.0**-126 <= value <= FP32.max_value):
@@ -133,14 +137,25 @@ class BlockFormat:
                     f"{field}={value!r} of {self.name!r} is neither 0 nor a finite scale from "
                     "2^-126 to float32's largest"
                 )
-            if value and self.block is None:
-                raise InputError(f"{field}={value} of {self.name!r} needs a block scale; set block")
+        if self.scale_precision.mantissa_bits != 23 and self.block_scale != BlockScale.DIVIDED:
+            raise InputError(
+                f"scale_precision={self.scale_precision.name!r} of {self.name!r} needs DIVIDED "
+                "block scales"
+            )
         if self.block is not None and self.scale is not None:
             self._check_scale(self.scale)
             self._check_arithmetic(self.scale)
             self._check_level(*self.block)
-        elif self.level != Level.NONE:
-            raise InputError(f"level of {self.name!r} needs a block scale; set block and scale")
+            return
+        for name in _OF_SCALES + _SCALES:
+            value = getattr(self, name)
+            # defaults of fields are attributes of the class
+            if value != getattr(BlockFormat, name):
+                shown = getattr(value, "name", value)
+                raise InputError(
+                    f"{name}={shown} of {self.name!r} needs a block scale; set block and "
+                    "scale, or leave it out"
+                )
 
     def _check_scale(self, scale: ElementType) -> None:
         if (self.block_scale == BlockScale.POWER_OF_TWO) == scale.has_zero:
@@ -192,11 +207,6 @@ class BlockFormat:
             raise InputError(
                 f"amax_target={self.amax_target} of {self.name!r} is below the smallest element "
                 f"{self.element.min_subnormal}; choose one near {self.element.max_value}"
-            )
-        if self.scale_precision.mantissa_bits != 23 and self.block_scale != BlockScale.DIVIDED:
-            raise InputError(
-                f"scale_precision={self.scale_precision.name!r} of {self.name!r} needs DIVIDED "
-                "block scales"
             )
 
     def _check_level(self, rows: int, columns: int) -> None:
@@ -277,7 +287,10 @@ class BlockFormat:
         return self.element.bits == 4
 
     def bits_per_value(self, num_rows: int = 4096, num_columns: int = 4096) -> float:
-        """Storage of one value in a num_rows x num_columns tensor, scales included."""
+        """Bits of one value in a num_rows x num_columns tensor as hardware stores it, with scales.
+
+        A `QuantizedTensor` gives codes of other than 4 bits whole bytes.
+        """
         if self.block is None or self.scale is None:
             return float(self.element.bits)
         rows, columns = (

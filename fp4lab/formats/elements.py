@@ -13,6 +13,7 @@ Sources: OCP Microscaling Formats (MX) v1.0, section 5.3; OFP8 v1.0; IEEE 754.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -129,6 +130,16 @@ class ElementType:
         """Whether codes are the leading bits of a float32 (BF16, and FP32 itself)."""
         same = self.signed and self.exponent_bits == 8 and self.bias == 127
         return same and self.specials == Specials.IEEE
+
+    @cached_property
+    def beyond_max(self) -> float:
+        """What a number beyond the largest becomes if it does not saturate: infinity, or else NaN.
+
+        The largest number itself where the type has neither.
+        """
+        if self.specials == Specials.NONE:
+            return self.max_value
+        return math.nan if self.specials == Specials.NAN else math.inf
 
     @cached_property
     def is_ieee(self) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fp4lab.errors import InputError, expect, unknown, whole
 from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level, Rounding
-from fp4lab.kernels.philox.reference import COLUMNS
+from fp4lab.kernels.philox.reference import COLUMNS, ROWS
 from fp4lab.kernels.schema import Quantizer
 
 Ragged: TypeAlias = Literal["error", "pad"]
@@ -180,10 +180,13 @@ def _check_noise(
                 f"row_ids of shape {tuple(row_ids.shape)} and dtype {row_ids.dtype}: give one "
                 f"int64 number for each of the {num_rows} rows"
             )
-        if _may_look(row_ids) and bool((row_ids < 0).any()):
-            raise InputError(f"row_ids has {row_ids.min().item()}; rows are numbered from 0")
+        if _may_look(row_ids) and bool(((row_ids < 0) | (row_ids >= ROWS)).any()):
+            low, high = row_ids.min().item(), row_ids.max().item()
+            raise InputError(
+                f"row_ids from {low} to {high} are not in [0, 2^32); number rows from 0"
+            )
     for argument, tensor in (("noise", noise), ("row_ids", row_ids)):
         if tensor is not None and tensor.device != x_MK.device and x_MK.device.type != "meta":
             raise InputError(f"{argument} is on {tensor.device}, x on {x_MK.device}; move it there")
     whole("stream", stream, 0, 2**32 - 1)
-    whole("column_offset", column_offset, 0, COLUMNS - 1 - num_columns)
+    whole("column_offset", column_offset, 0, COLUMNS - num_columns)

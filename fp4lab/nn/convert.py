@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.nn.utils.parametrize import is_parametrized
 
 from fp4lab.errors import InputError, expect, whole
 from fp4lab.functional import check_ragged
@@ -129,8 +130,6 @@ def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:
     2
     """
     expect("model", model, torch.nn.Module, "give the model itself")
-    step = whole("step", step, 0, 2**32 - 1)
-    microbatch = whole("microbatch", microbatch, 0, 2**32 - 1)
     layers = [module for module in model.modules() if isinstance(module, Linear)]
     if not layers:
         raise _unconverted()
@@ -149,6 +148,9 @@ def unconvert(model: torch.nn.Module) -> int:
     Parameters, hooks and training mode stay. A converted subclass of `torch.nn.Linear` comes back
     as `torch.nn.Linear` itself; subclasses of `fp4lab.nn.Linear` are left as they are.
 
+    Raises:
+        InputError: a layer whose weight has been parametrized since; nothing is changed then.
+
     >>> from fp4lab import recipes
     >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 16))
     >>> report = convert(mlp, recipes.get("nvfp4"))
@@ -156,16 +158,16 @@ def unconvert(model: torch.nn.Module) -> int:
     (2, True)
     """
     expect("model", model, torch.nn.Module, "give the model itself")
-    layers = [module for module in model.modules() if isinstance(module, Linear)]
-    for layer in layers:
-        if type(layer) is not Linear:
+    found = [module for module in model.modules() if isinstance(module, Linear)]
+    for layer in found:
+        if is_parametrized(layer):
             raise InputError(
                 f"layer {layer.layer_name!r} has become a {type(layer).__name__} since it was "
                 "converted; remove its parametrization first"
             )
+    layers = [layer for layer in found if type(layer) is Linear]
     for layer in layers:
-        for attribute in ("recipe", "layer_name", "seed", "ragged", "_position", "noise"):
-            delattr(layer, attribute)
+        layer._unconfigure()
         layer.__class__ = torch.nn.Linear  # type: ignore[assignment]
     return len(layers)
 
@@ -223,11 +225,7 @@ def _converted(found: Found, gets: Resolved, recipe: Recipe, seed: int, ragged: 
 def _adopt(
     module: torch.nn.Linear, linear: LinearRecipe, name: str, seed: int, ragged: str
 ) -> None:
-    if isinstance(module, Linear):
-        position = module._position
-        module._configure(linear, name, seed, ragged)
-        module.set_step(*position)
-    else:
+    if not isinstance(module, Linear):
         module.__class__ = Linear
-        assert isinstance(module, Linear)
-        module._configure(linear, name, seed, ragged)
+    assert isinstance(module, Linear)
+    module._configure(linear, name, seed, ragged)

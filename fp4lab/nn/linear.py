@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fp4lab.errors import InputError, unknown
+from fp4lab.errors import InputError, unknown, whole
 from fp4lab.functional import noise_state
 from fp4lab.functional.arguments import RAGGED, check_float
 from fp4lab.nn import gemms
@@ -91,8 +91,12 @@ class Linear(torch.nn.Linear):
         self.layer_name = layer_name
         self.seed = seed
         self.ragged = ragged
-        self._position = (0, 0)
+        self._position: tuple[int, int] = getattr(self, "_position", (0, 0))
         self.register_buffer("noise", self._fresh_noise(), persistent=False)
+
+    def _unconfigure(self) -> None:
+        for attribute in ("recipe", "layer_name", "seed", "ragged", "_position", "noise"):
+            delattr(self, attribute)
 
     def _fresh_noise(self) -> Tensor:
         step, microbatch = self._position
@@ -100,7 +104,12 @@ class Linear(torch.nn.Linear):
         return noise.to(self.weight.device)
 
     def set_step(self, step: int, microbatch: int = 0) -> None:
-        """Move the rounding noise on; part of the definition of a run (see `fp4lab.set_step`)."""
+        """Move the rounding noise on; part of the definition of a run (see `fp4lab.set_step`).
+
+        Raises InputError for a step or microbatch that is not an integer in [0, 2^32).
+        """
+        step = whole("step", step, 0, 2**32 - 1)
+        microbatch = whole("microbatch", microbatch, 0, 2**32 - 1)
         self._position = (step, microbatch)
         self.noise[2] = step
         self.noise[3] = microbatch

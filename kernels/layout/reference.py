@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fp4lab.errors import InputError, whole
+from fp4lab.errors import InputError, expect, whole
 
 
 def pack_nibbles(codes: Tensor) -> Tensor:
@@ -46,8 +46,7 @@ def swizzle_128x4(scales_MS: Tensor) -> Tensor:
     >>> tiles.shape, bool(tiles.flatten()[1 * 16 + 1 * 4 + 2] == scales[33, 2])
     (torch.Size([128, 8]), True)
     """
-    if not isinstance(scales_MS, Tensor):
-        raise InputError(f"scales is a {type(scales_MS).__name__}, not a torch.Tensor")
+    expect("scales", scales_MS, Tensor, "use torch.as_tensor")
     if scales_MS.dim() != 2 or scales_MS.element_size() != 1:
         raise InputError(
             f"scales of shape {tuple(scales_MS.shape)} and dtype {scales_MS.dtype}: the 128x4 "
@@ -69,6 +68,7 @@ def unswizzle_128x4(swizzled: Tensor, num_rows: int, num_columns: int) -> Tensor
     >>> torch.equal(unswizzle_128x4(swizzle_128x4(scales), 50, 5), scales)
     True
     """
+    expect("swizzled", swizzled, Tensor, "use torch.as_tensor")
     whole("num_rows", num_rows, 0, 2**63 - 1)
     whole("num_columns", num_columns, 0, 2**63 - 1)
     if swizzled.dim() != 2 or swizzled.element_size() != 1:
@@ -81,7 +81,7 @@ def unswizzle_128x4(swizzled: Tensor, num_rows: int, num_columns: int) -> Tensor
     if rows % 128 or columns % 4 or rows < num_rows or columns < num_columns:
         raise InputError(
             f"swizzled scales of shape {(rows, columns)} do not hold {num_rows} x {num_columns} "
-            "scales in whole 128x4 tiles"
+            "scales in whole 128x4 tiles; give the numbers of the matrix that was swizzled"
         )
     tiles = swizzled.view(rows // 128, columns // 4, 32, 4, 4)
     return tiles.permute(0, 3, 2, 1, 4).reshape(rows, columns)[:num_rows, :num_columns]

@@ -21,13 +21,11 @@ from torch import Tensor
 from fp4lab.formats import WHOLE, BlockFormat
 from fp4lab.kernels.matmul.reference import alpha_divisor
 from fp4lab.kernels.minifloat.triton import stored_as
-from fp4lab.kernels.quantize.triton_kernels import Written
+from fp4lab.kernels.quantize.triton_kernels import OPERAND
 from fp4lab.kernels.quantize.triton_stored import stored_tile
 from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import Plan, float32
 from fp4lab.kernels.triton.launch import as_integers, launch, runs_on
-
-OPERAND = tl.constexpr(int(Written.OPERAND))
 
 
 class Factor(NamedTuple):

@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor
 
-from fp4lab.formats import ElementType, Overflow, Specials, Ties
+from fp4lab.formats import ElementType, Overflow, Ties
 
 FLOAT_MAX = torch.finfo(torch.float32).max
 _EXPONENT = 0x7F800000
@@ -45,10 +45,7 @@ def _limit(x: Tensor, element: ElementType, overflow: Overflow) -> Tensor:
 
 def _special(q: Tensor, element: ElementType) -> Tensor:
     """Replace magnitudes beyond the largest by the type's infinity or NaN."""
-    value = {Specials.NONE: element.max_value, Specials.NAN: float("nan")}.get(
-        element.specials, float("inf")
-    )
-    return torch.where(q > element.max_value, value, q)
+    return torch.where(q > element.max_value, element.beyond_max, q)
 
 
 def round_nearest(

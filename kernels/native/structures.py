@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fp4lab.formats import ElementType, Hadamard, Overflow, Specials, Ties
+from fp4lab.formats import ElementType, Hadamard, Overflow, Ties
 from fp4lab.kernels.hadamard.reference import matrix
 from fp4lab.kernels.philox.reference import noise_words
 
@@ -55,7 +55,6 @@ def element(
 ) -> Element:
     """An element type with its rounding rules."""
     nan, inf = e.nan_code or 0, e.inf_code
-    beyond = {Specials.NONE: e.max_value, Specials.NAN: float("nan")}.get(e.specials, float("inf"))
     return Element(
         mantissa_bits=e.mantissa_bits,
         min_exponent=e.min_exponent,
@@ -69,7 +68,7 @@ def element(
         nan_code=nan,
         inf_code=nan if inf is None else inf,
         max_value=e.max_value,
-        beyond=beyond,
+        beyond=e.beyond_max,
     )
 
 

@@ -15,7 +15,7 @@ and `bits` the mode. One counter serves 16 columns with 8 bits or 4 columns with
 
 Rows and columns are those of the tensor as it is stored (tokens x features), also when blocks run
 along rows: a shard that knows its row numbers and column offset draws its own part of the same
-noise. A ragged last block draws whole words and drops the rest.
+noise. A ragged last block draws whole words and drops the rest. Row numbers count modulo 2^32.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _ROUND_KEYS = torch.arange(10, device="cpu").unsqueeze(1) * torch.tensor(_WEYL, 
 _MODE = 0x85EBCA6B
 #: columns there can be: 4 of them share a block of noise, whose number has 32 bits
 COLUMNS = 2**34
+#: rows there can be
+ROWS = 2**32
 
 
 def layer_key(seed: int, layer: str) -> tuple[int, int]:

@@ -15,8 +15,8 @@ from fp4lab.formats import Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat.reference import encode, positive_nan_, rounded_to
 from fp4lab.kernels.quantize import chunked, native, reference
-from fp4lab.kernels.quantize.native import Made, Result, Want
-from fp4lab.kernels.quantize.reference import Encoded, Quantization
+from fp4lab.kernels.quantize.native import Made, Want
+from fp4lab.kernels.quantize.reference import Encoded, Quantization, Result
 from fp4lab.kernels.quantize.scales import stored
 from fp4lab.kernels.schema import DTYPES, dense
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from enum import IntEnum
 from functools import lru_cache
 from math import lcm, prod
 from typing import Any, NamedTuple, TypeAlias
@@ -33,6 +32,7 @@ from fp4lab.kernels.native.structures import (
 from fp4lab.kernels.native.structures import noise as c_noise
 from fp4lab.kernels.quantize.reference import (
     Quantization,
+    Result,
     amax_shape,
     code_dtype,
     codes_shape,
@@ -48,20 +48,6 @@ _NOTHING = torch.empty(0, device="cpu")
 LARGEST_UNIT = 1 << 18
 #: what a plain cast is to C: a block without a scale
 UNSCALED, UNSCALED_BLOCK = 4, (1, 128)
-
-
-class Result(IntEnum):
-    """What becomes of an element value."""
-
-    ELEMENTS = 0
-    #: times its block scale
-    OPERAND = 1
-    #: times all scales
-    DEQUANTIZED = 2
-    #: its code, with block scales beside
-    CODES = 3
-    #: nothing: only the second-level amax is found
-    NOTHING = 4
 
 
 class Want(NamedTuple):

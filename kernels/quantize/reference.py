@@ -11,6 +11,7 @@ an amax and decodes to 0. Empty matrices give empty results with amax 0.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
 import torch
@@ -46,6 +47,20 @@ class Noise(NamedTuple):
     bits: int
     row_ids: Tensor | None = None
     column_offset: int = 0
+
+
+class Result(IntEnum):
+    """What becomes of an element value; C and Triton know them by their numbers."""
+
+    ELEMENTS = 0
+    #: times its block scale
+    OPERAND = 1
+    #: times all scales
+    DEQUANTIZED = 2
+    #: its code, with block scales beside
+    CODES = 3
+    #: nothing: only the second-level amax is found
+    NOTHING = 4
 
 
 class Quantization(NamedTuple):

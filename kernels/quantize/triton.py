@@ -21,13 +21,14 @@ from fp4lab.kernels.philox.triton import NoiseArguments, is_aligned, salts
 from fp4lab.kernels.quantize import triton_columns
 from fp4lab.kernels.quantize.reference import (
     Quantization,
+    Result,
     amax_shape,
     code_dtype,
     codes_shape,
     scales_dtype,
     scales_shape,
 )
-from fp4lab.kernels.quantize.triton_kernels import Written, amax_kernel, quantize_kernel
+from fp4lab.kernels.quantize.triton_kernels import amax_kernel, quantize_kernel
 from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import How, Plan, sign_mask
 from fp4lab.kernels.triton.launch import as_integers, launch, plain, readable
@@ -106,9 +107,7 @@ def noise_arguments(asked: Quantization) -> NoiseArguments:
     return NoiseArguments(state, row_ids, noise.column_offset, salts(noise.stream, noise.bits))
 
 
-def how_to(
-    asked: Quantization, result: Written, dtype: torch.dtype, *, native: bool = False
-) -> How:
+def how_to(asked: Quantization, result: Result, dtype: torch.dtype, *, native: bool = False) -> How:
     """The constants of a kernel, which does the Hadamard transform too where there is one."""
     noise, transform = asked.noise, asked.hadamard
     bits = 0 if noise is None else noise.bits
@@ -134,7 +133,7 @@ def amax_how(how: How) -> How:
 
 def prepared(
     asked: Quantization,
-    result: Written,
+    result: Result,
     dtype: torch.dtype,
     *,
     native: bool = False,
@@ -186,7 +185,7 @@ def amax(asked: Quantization) -> Tensor:
 
     NaN where there is one. That of a Hadamard transform is taken after rounding to x's dtype.
     """
-    return prepared(asked._replace(amax=None), Written.OPERAND, torch.float32).amax
+    return prepared(asked._replace(amax=None), Result.OPERAND, torch.float32).amax
 
 
 def _run(operand: Operand, out: Tensor, scales: Tensor | None, turned: bool = False) -> None:
@@ -263,7 +262,7 @@ def codes_and_scales(asked: Quantization, *, native: bool = False) -> list[Tenso
     """
     assert not native or native_format(asked)
     fmt, device = asked.format, asked.x_MK.device
-    operand = prepared(asked, Written.CODES, torch.float32, native=native)
+    operand = prepared(asked, Result.CODES, torch.float32, native=native)
     shape = codes_shape(fmt, *asked.shape)
     codes = torch.empty(shape, dtype=code_dtype(fmt.element), device=device)
     scales = _scales(asked)
@@ -274,7 +273,7 @@ def codes_and_scales(asked: Quantization, *, native: bool = False) -> list[Tenso
 def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
     """What codes and scales stand for, rounded to `dtype`, with the strides of the operand."""
     out = values(asked, dtype, False)
-    _run(prepared(asked, Written.DEQUANTIZED, out.dtype), out, None)
+    _run(prepared(asked, Result.DEQUANTIZED, out.dtype), out, None)
     return out
 
 
@@ -287,7 +286,7 @@ def operand(
     of the operand, or `turned` to row-major.
     """
     out = values(asked, dtype, turned)
-    quantized = prepared(asked, Written.OPERAND, dtype)
+    quantized = prepared(asked, Result.OPERAND, dtype)
     late = None
     if asked.format.whole_rows:
         rows = asked.shape[0] if asked.format.block == (1, WHOLE) else 1

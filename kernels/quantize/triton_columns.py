@@ -19,8 +19,8 @@ from fp4lab.kernels.minifloat.triton import INFINITY, NAN, encode, stored_as
 from fp4lab.kernels.philox.triton import NoiseArguments
 from fp4lab.kernels.quantize.reference import Quantization
 from fp4lab.kernels.quantize.triton_kernels import CODES, DEQUANTIZED
-from fp4lab.kernels.quantize.triton_scales import block_scales, scale_codes
-from fp4lab.kernels.quantize.triton_tiles import NO_LEVEL, ROW, rounded
+from fp4lab.kernels.quantize.triton_scales import NO_LEVEL, block_scales, scale_codes
+from fp4lab.kernels.quantize.triton_tiles import ROW, rounded
 from fp4lab.kernels.quantize.triton_vectors import (
     hadamard_sums,
     largest_bits,

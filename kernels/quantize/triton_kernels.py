@@ -7,17 +7,15 @@ where one scale covers whole rows or the tensor, the block amax comes from an ea
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 import triton
 import triton.language as tl
 
 from fp4lab.kernels.hadamard.triton import hadamard_tile
 from fp4lab.kernels.minifloat.triton import INFINITY, MAGNITUDE, NAN, encode, one_nan, stored_as
+from fp4lab.kernels.quantize.reference import Result
 from fp4lab.kernels.quantize.triton_native import nearest_pairs, stochastic_quads
-from fp4lab.kernels.quantize.triton_scales import block_scales, scale_codes
+from fp4lab.kernels.quantize.triton_scales import NO_LEVEL, block_scales, scale_codes
 from fp4lab.kernels.quantize.triton_tiles import (
-    NO_LEVEL,
     NO_SELECTION,
     amax_of_blocks,
     four_over_six,
@@ -28,21 +26,9 @@ from fp4lab.kernels.quantize.triton_tiles import (
     scaled,
 )
 
-
-class Written(IntEnum):
-    """What a kernel writes for an element; C's `native.Result` has more, and numbers of its own."""
-
-    #: its code, and the block scales
-    CODES = 0
-    #: its value times its block scale (alone where the product's epilogue has the scale)
-    OPERAND = 1
-    #: its value times all scales
-    DEQUANTIZED = 2
-
-
-CODES = tl.constexpr(int(Written.CODES))
-OPERAND = tl.constexpr(int(Written.OPERAND))
-DEQUANTIZED = tl.constexpr(int(Written.DEQUANTIZED))
+CODES = tl.constexpr(int(Result.CODES))
+OPERAND = tl.constexpr(int(Result.OPERAND))
+DEQUANTIZED = tl.constexpr(int(Result.DEQUANTIZED))
 
 
 @triton.jit

@@ -17,40 +17,40 @@ from fp4lab.formats import Level, Selection
 from fp4lab.kernels.hadamard.triton import LARGEST_FUSED
 from fp4lab.kernels.quantize import triton as single
 from fp4lab.kernels.quantize import triton_columns
-from fp4lab.kernels.quantize.reference import Quantization
+from fp4lab.kernels.quantize.reference import Quantization, Result
 from fp4lab.kernels.quantize.triton_columns import write_blocks
-from fp4lab.kernels.quantize.triton_kernels import Written, write_tile
+from fp4lab.kernels.quantize.triton_kernels import write_tile
 from fp4lab.kernels.quantize.triton_tiles import load_tile
 from fp4lab.kernels.triton.launch import as_integers, launch
 
 
-@triton.jit(do_not_specialize=["column_offset", "low", "high", "turned_low", "turned_high"])
+@triton.jit(do_not_specialize=["column_offset", "low", "high", "across_low", "across_high"])
 def pair_kernel(
     x_ptr: tl.tensor,
     out_ptr: tl.tensor,
-    turned_out_ptr: tl.tensor,
+    across_out_ptr: tl.tensor,
     amax_ptr: tl.tensor,
-    turned_amax_ptr: tl.tensor,
+    across_amax_ptr: tl.tensor,
     state_ptr: tl.tensor,
-    turned_state_ptr: tl.tensor,
+    across_state_ptr: tl.tensor,
     row_ids_ptr: tl.tensor,
     num_rows: tl.tensor,
     num_columns: tl.tensor,
     row_stride: tl.tensor,
     column_stride: tl.tensor,
-    turned_row_stride: tl.tensor,
-    turned_column_stride: tl.tensor,
+    across_row_stride: tl.tensor,
+    across_column_stride: tl.tensor,
     column_offset: tl.tensor,
     low: tl.tensor,
     high: tl.tensor,
-    turned_low: tl.tensor,
-    turned_high: tl.tensor,
+    across_low: tl.tensor,
+    across_high: tl.tensor,
     straight_plan: tl.constexpr,
     straight: tl.constexpr,
-    turned_plan: tl.constexpr,
-    turned: tl.constexpr,
+    across_plan: tl.constexpr,
+    across: tl.constexpr,
     by_columns: tl.constexpr,
-    row_major: tl.constexpr,
+    turned: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     REPEAT: tl.constexpr,
@@ -104,17 +104,17 @@ def pair_kernel(
                 num_columns,
                 row_stride,
                 column_stride,
-                turned_out_ptr,
+                across_out_ptr,
                 None,
-                turned_amax_ptr,
-                turned_state_ptr,
+                across_amax_ptr,
+                across_state_ptr,
                 row_ids_ptr,
                 column_offset,
-                turned_low,
-                turned_high,
-                turned_plan,
+                across_low,
+                across_high,
+                across_plan,
+                across,
                 turned,
-                row_major,
                 ROWS,
                 COLUMNS,
             )
@@ -127,7 +127,7 @@ def pair_kernel(
                 num_rows,
                 column_stride,
                 row_stride,
-                turned.dtype,
+                across.dtype,
                 COLUMNS,
                 ROWS,
             )
@@ -137,34 +137,34 @@ def pair_kernel(
                 first_row,
                 num_columns,
                 num_rows,
-                turned_out_ptr,
-                turned_row_stride,
-                turned_column_stride,
+                across_out_ptr,
+                across_row_stride,
+                across_column_stride,
                 None,
-                turned_amax_ptr,
+                across_amax_ptr,
                 None,
-                turned_state_ptr,
+                across_state_ptr,
                 row_ids_ptr,
                 column_offset,
-                turned_low,
-                turned_high,
-                turned_plan,
-                turned,
+                across_low,
+                across_high,
+                across_plan,
+                across,
                 COLUMNS,
                 ROWS,
             )
 
 
-def fuses(straight: Quantization, turned: Quantization) -> bool:
+def fuses(straight: Quantization, across: Quantization) -> bool:
     """Whether one kernel computes both; else they are computed one after the other."""
-    formats = (straight.format, turned.format)
-    noises = [asked.noise for asked in (straight, turned) if asked.noise is not None]
+    formats = (straight.format, across.format)
+    noises = [asked.noise for asked in (straight, across) if asked.noise is not None]
     return (
-        straight.x_MK is turned.x_MK
-        and (straight.transposed, turned.transposed) == (False, True)
+        straight.x_MK is across.x_MK
+        and (straight.transposed, across.transposed) == (False, True)
         and all(fmt.block is None or 0 not in fmt.block for fmt in formats)
         and straight.hadamard_size <= LARGEST_FUSED
-        and turned.hadamard_size <= LARGEST_FUSED
+        and across.hadamard_size <= LARGEST_FUSED
         and all(noise.row_ids is noises[0].row_ids for noise in noises)
         and all(noise.column_offset == noises[0].column_offset for noise in noises)
     )
@@ -172,23 +172,23 @@ def fuses(straight: Quantization, turned: Quantization) -> bool:
 
 def operand_pair(
     straight: Quantization,
-    turned: Quantization,
+    across: Quantization,
     dtype: torch.dtype = torch.float32,
-    row_major: bool = False,
+    turned: bool = False,
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """`operand` of a matrix and of its transpose, that with the strides of x^T or row-major."""
-    if not fuses(straight, turned):
-        return single.operand(straight, dtype), single.operand(turned, dtype, row_major)
-    columns = by_columns(straight, turned)
+    if not fuses(straight, across):
+        return single.operand(straight, dtype), single.operand(across, dtype, turned)
+    columns = by_columns(straight, across)
     rows, width, repeat = (
-        triton_columns.extents(turned) if columns else (*_tile(straight, turned), 1)
+        triton_columns.extents(across) if columns else (*_tile(straight, across), 1)
     )
     tile = (rows, width)
-    amax = _amax_pair(straight, turned)
-    first = single.prepared(straight, Written.OPERAND, dtype, tile=tile, amax=amax[0])
-    second = single.prepared(turned, Written.OPERAND, dtype, tile=tile[::-1], amax=amax[1])
-    outs = [single.values(asked, dtype, row_major) for asked in (straight, turned)]
-    noises = [single.noise_arguments(asked) for asked in (straight, turned)]
+    amax = _amax_pair(straight, across)
+    first = single.prepared(straight, Result.OPERAND, dtype, tile=tile, amax=amax[0])
+    second = single.prepared(across, Result.OPERAND, dtype, tile=tile[::-1], amax=amax[1])
+    outs = [single.values(asked, dtype, turned) for asked in (straight, across)]
+    noises = [single.noise_arguments(asked) for asked in (straight, across)]
     row_ids, offset = next(
         ((noise.row_ids, noise.column_offset) for noise in noises if noise.state is not None),
         (None, 0),
@@ -214,10 +214,10 @@ def operand_pair(
         warps=width // 64 if columns else single.warps(tile),
         straight_plan=first.plan,
         straight=first.how,
-        turned_plan=second.plan,
-        turned=second.how,
+        across_plan=second.plan,
+        across=second.how,
         by_columns=columns,
-        row_major=row_major,
+        turned=turned,
         ROWS=rows,
         COLUMNS=width,
         REPEAT=repeat,
@@ -225,34 +225,34 @@ def operand_pair(
     return (outs[0], single.epilogue(first)), (outs[1], single.epilogue(second))
 
 
-def by_columns(straight: Quantization, turned: Quantization) -> bool:
+def by_columns(straight: Quantization, across: Quantization) -> bool:
     """Whether `triton_columns` makes the transpose; blocks of the matrix then lie in its tiles."""
-    if not triton_columns.takes(turned):
+    if not triton_columns.takes(across):
         return False
-    rows, width, _ = triton_columns.extents(turned)
+    rows, width, _ = triton_columns.extents(across)
     sides = straight.format.block or (1, 1)
     return sides[0] <= rows and sides[1] <= width and straight.format.selection == Selection.NONE
 
 
-def _tile(straight: Quantization, turned: Quantization) -> tuple[int, int]:
+def _tile(straight: Quantization, across: Quantization) -> tuple[int, int]:
     """A stored tile that holds whole blocks of both orientations."""
     rows, columns = straight.format.block or (1, 1)
-    turned_rows, turned_columns = turned.format.block or (1, 1)
-    return max(64, rows, turned_columns), max(64, columns, turned_rows)
+    across_rows, across_columns = across.format.block or (1, 1)
+    return max(64, rows, across_columns), max(64, columns, across_rows)
 
 
-def _amax_pair(straight: Quantization, turned: Quantization) -> tuple[Tensor | None, Tensor | None]:
+def _amax_pair(straight: Quantization, across: Quantization) -> tuple[Tensor | None, Tensor | None]:
     """Second-level amax of both operands, where one read gives them."""
     own = [
-        asked.amax is None and asked.format.level == Level.TENSOR for asked in (straight, turned)
+        asked.amax is None and asked.format.level == Level.TENSOR for asked in (straight, across)
     ]
     if straight.hadamard is not None or not all(own):
         return None, None
-    if turned.hadamard is None:
+    if across.hadamard is None:
         amax = single.amax(straight)
         return amax, amax
-    if not triton_columns.takes(turned):
+    if not triton_columns.takes(across):
         return None, None
     amax = torch.zeros(1, dtype=torch.float32, device=straight.x_MK.device)
-    how = single.how_to(turned, Written.OPERAND, torch.float32)
-    return amax, triton_columns.amax(turned, single.amax_how(how), amax)
+    how = single.how_to(across, Result.OPERAND, torch.float32)
+    return amax, triton_columns.amax(across, single.amax_how(how), amax)

@@ -11,15 +11,13 @@ from torch import Tensor
 from fp4lab.formats import WHOLE, BlockFormat
 from fp4lab.kernels.minifloat.triton import decode, stored_as
 from fp4lab.kernels.quantize import reference
-from fp4lab.kernels.quantize.reference import block_sides
-from fp4lab.kernels.quantize.triton_kernels import Written
-from fp4lab.kernels.quantize.triton_scales import scale_values
-from fp4lab.kernels.quantize.triton_tiles import NO_LEVEL, ROW
+from fp4lab.kernels.quantize.reference import Result, block_sides
+from fp4lab.kernels.quantize.triton_kernels import DEQUANTIZED
+from fp4lab.kernels.quantize.triton_scales import NO_LEVEL, scale_values
+from fp4lab.kernels.quantize.triton_tiles import ROW
 from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import Element, Plan
 from fp4lab.kernels.triton.launch import as_integers, launch, readable
-
-DEQUANTIZED = tl.constexpr(int(Written.DEQUANTIZED))
 
 
 @triton.jit
@@ -155,7 +153,7 @@ def _run(
     fmt: BlockFormat,
     num_columns: int,
     dtype: torch.dtype,
-    result: Written,
+    result: Result,
 ) -> Tensor:
     rows = codes.shape[0]
     written = dtype if dtype in DTYPES else torch.float32
@@ -206,7 +204,7 @@ def dequantize(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """The values that codes and scales stand for, in float32 and then rounded to `dtype`."""
-    return _run(codes, scales, amax, fmt, num_columns, dtype, Written.DEQUANTIZED)
+    return _run(codes, scales, amax, fmt, num_columns, dtype, Result.DEQUANTIZED)
 
 
 def stored_operand(
@@ -218,7 +216,7 @@ def stored_operand(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """The operand of a product, and its epilogue, from codes and scales."""
-    values = _run(codes, scales, amax, fmt, num_columns, dtype, Written.OPERAND)
+    values = _run(codes, scales, amax, fmt, num_columns, dtype, Result.OPERAND)
     return values, epilogue(scales, amax, fmt, codes.shape[0])
 
 

@@ -14,9 +14,8 @@ from fp4lab.formats import Level, Selection
 from fp4lab.kernels.hadamard.triton import split_columns
 from fp4lab.kernels.minifloat.triton import MAGNITUDE, nearest, stochastic, to_float32
 from fp4lab.kernels.philox.triton import noise_tile
-from fp4lab.kernels.quantize.triton_scales import block_scales
+from fp4lab.kernels.quantize.triton_scales import NO_LEVEL, block_scales
 
-NO_LEVEL = tl.constexpr(int(Level.NONE))
 ROW = tl.constexpr(int(Level.ROW))
 NO_SELECTION = tl.constexpr(int(Selection.NONE))
 MSE = tl.constexpr(int(Selection.MSE))

@@ -11,11 +11,8 @@ import struct
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-from fp4lab.formats import WHOLE, BlockFormat, ElementType, Overflow, Specials
+from fp4lab.formats import WHOLE, BlockFormat, ElementType, Overflow
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX
-
-_INFINITY = 0x7F800000
-_NAN = 0x7FC00000
 
 
 def float32(value: float) -> float:
@@ -65,7 +62,6 @@ class Element(Constant):
     @lru_cache(maxsize=256)
     def of(element: ElementType) -> Element:
         """The constants of a type."""
-        special = {Specials.NONE: _bits(element.max_value), Specials.NAN: _NAN}
         nan_code = element.nan_code or 0
         return Element(
             bits=element.bits,
@@ -76,7 +72,7 @@ class Element(Constant):
             largest=float32(element.max_value),
             max_bits=_bits(element.max_value),
             beyond=min(2.0 ** (element.max_exponent + 1), FLOAT_MAX),
-            special_bits=special.get(element.specials, _INFINITY),
+            special_bits=_bits(element.beyond_max),
             max_code=element.max_code,
             inf_code=nan_code if element.inf_code is None else element.inf_code,
             has_inf=element.inf_code is not None,
@@ -158,7 +154,7 @@ class Plan(Constant):
 class How(Constant):
     """What a kernel does with a tile beside the format: see `Quantization`."""
 
-    #: what is written: a member of `Written`
+    #: what is written: a member of `Result`
     result: int
     #: dtypes of x and of the values written, by `DTYPES`
     dtype: int

@@ -312,6 +312,15 @@ FORMATS: dict[str, tuple[BlockFormat, dict[str, Any], list[str]]] = {
     "a constant of another type": (f.NVFP4, {"scale_cap": "448"}, ["scale_cap='448'", "scale"]),
     "a constant beyond float32": (f.FP8_ROW_E4M3, {"zero_scale": 1e39}, ["zero_scale=1e+39"]),
     "a constant of a plain cast": (f.BF16, {"scale_floor": 1.0}, ["scale_floor=1.0", "set block"]),
+    "a rule of a plain cast": (f.BF16, {"scale_rule": f.ScaleRule.CEIL}, ["scale_rule=CEIL"]),
+    "ties of a plain cast's scales": (f.BF16, {"scale_ties": f.Ties.AWAY}, ["scale_ties=AWAY"]),
+    "4-over-6 of a plain cast": (f.BF16, {"selection": f.Selection.MSE}, ["selection=MSE"]),
+    "arithmetic of a plain cast": (
+        f.BF16,
+        {"block_scale": f.BlockScale.DIVIDED},
+        ["block_scale=DIVIDED", "set block"],
+    ),
+    "a block of truth values": (f.NVFP4, {"block": (True, 16)}, ["block=(True, 16)"]),
     "floor between two scales": (
         f.NVFP4,
         {"scale_floor": 0.3},
@@ -354,6 +363,10 @@ FORMATS: dict[str, tuple[BlockFormat, dict[str, Any], list[str]]] = {
 def test_block_formats(name: str) -> None:
     base, changes, words = FORMATS[name]
     assert_one_line(lambda: base.replace(**changes), [repr(base.name), *words])
+
+
+def test_a_format_s_name_is_text() -> None:
+    assert_one_line(lambda: f.NVFP4.replace(name=5), ["name=5", "text"])
 
 
 def test_a_name_with_a_line_break_gives_one_line() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import fp4lab
 from fp4lab import formats as f
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 
 FORMATS = [f.NVFP4, f.NVFP4_16X16, f.NVFP4_ROWWISE, f.MXFP4, f.MXFP8_E4M3, f.FP8_TENSOR_E4M3]
@@ -87,13 +88,21 @@ def test_offsets_beyond_32_bits() -> None:
 
 
 def test_noise_of_rows_and_columns_beyond_32_bits() -> None:
-    """Edge case B33: a column offset above 2^32 still counts blocks of 16 columns."""
-    x = torch.randn(2, 32)
-    state = fp4lab.noise_state(0)
-    how = {"rounding": f.Rounding.STOCHASTIC_8, "noise": state}
-    near = fp4lab.quantize(x, f.MXFP4, column_offset=1 << 33, **how)
-    far = fp4lab.quantize(x, f.MXFP4, column_offset=(1 << 33) + 32, **how)
-    assert not torch.equal(near.codes, far.codes)
+    """Edge case B33: columns count up to 2^34, rows up to 2^32; what lies beyond is refused."""
+    x, last = torch.randn(2, 32), (1 << 34) - 32
+    how = {"rounding": f.Rounding.STOCHASTIC_8, "noise": fp4lab.noise_state(0)}
+    places = [(rows, offset) for rows in (0, (1 << 32) - 2) for offset in (0, 1 << 33, last)]
+    found = []
+    for rows, offset in places:
+        at = {"row_ids": torch.arange(2) + rows, "column_offset": offset, **how}
+        found.append(fp4lab.quantize(x, f.MXFP4, **at).codes)
+        with fp4lab.backend("reference"):
+            assert torch.equal(found[-1], fp4lab.quantize(x, f.MXFP4, **at).codes)
+    assert len({bytes(codes.numpy()) for codes in found}) == len(places)
+    with pytest.raises(InputError, match="column_offset"):
+        fp4lab.quantize(x, f.MXFP4, column_offset=last + 1, **how)
+    with pytest.raises(InputError, match="row_ids from 4294967295 to 4294967296"):
+        fp4lab.quantize(x, f.MXFP4, row_ids=torch.arange(2) + (1 << 32) - 1, **how)
 
 
 def test_shapes_beyond_32_bits_on_the_meta_device() -> None:

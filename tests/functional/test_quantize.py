@@ -55,12 +55,12 @@ def test_fake_quantization_is_quantization_and_back(fmt: BlockFormat) -> None:
         same(fp4lab.fake_quantize(x, fmt, axis=axis, ragged="pad"), q.dequantize())
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=name)
+@pytest.mark.parametrize(
+    "fmt", [fmt for fmt in FORMATS if f.WHOLE not in (fmt.block or ())], ids=name
+)
 def test_ragged_edges_are_those_of_the_padded_tensor(fmt: BlockFormat) -> None:
     x = torch.randn(21, 37)
     padded = torch.nn.functional.pad(x, (0, 91, 0, 107))
-    if fmt.block is not None and f.WHOLE in fmt.block:
-        return
     q = fp4lab.fake_quantize(padded, fmt)
     assert torch.equal(fp4lab.fake_quantize(x, fmt, ragged="pad"), q[:21, :37])
     assert not q[21:].any()

@@ -43,7 +43,7 @@ RANDOMGEN = [
 ]
 
 
-def philox_of_numpy(counter: list[int], key: tuple[int, int]) -> list[int]:
+def philox_of_integers(counter: list[int], key: tuple[int, int]) -> list[int]:
     """One block of Philox4x32-10 in Python integers."""
     words, (low, high) = list(counter), key
     for _ in range(10):
@@ -74,7 +74,7 @@ WORD = st.integers(0, ONES) | st.sampled_from([0, 1, 0x7FFFFFFF, 0x80000000, ONE
 def test_any_block_is_that_of_integer_arithmetic(
     counter: tuple[int, ...], key: tuple[int, int]
 ) -> None:
-    assert words_of(counter, key) == philox_of_numpy(list(counter), key)
+    assert words_of(counter, key) == philox_of_integers(list(counter), key)
 
 
 STATE = torch.tensor([0x01234567, 0x89ABCDEF, 5, 2])
@@ -105,7 +105,7 @@ def expected(row: int, column: int, state: Tensor, stream: int, bits: int) -> in
     low, high, step, microbatch = (value & ONES for value in state.tolist())
     key = (low ^ (stream * 0x9E3779B9 & ONES), high ^ (bits * 0x85EBCA6B & ONES))
     lanes = 128 // bits
-    words = philox_of_numpy([column // lanes, row & ONES, step, microbatch], key)
+    words = philox_of_integers([column // lanes, row & ONES, step, microbatch], key)
     if bits == 32:
         return words[column % 4]
     return words[column % 16 // 4] >> 8 * (column % 4) & 0xFF

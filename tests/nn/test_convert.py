@@ -7,6 +7,7 @@ import gc
 import warnings
 import weakref
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -399,10 +400,14 @@ def test_set_step_reaches_every_layer():
 
 @pytest.mark.parametrize("step", [-1, 2**32, 1.0, "1"])
 def test_steps_are_checked(step):
-    with pytest.raises(InputError, match="step="):
-        set_step(Model(), step)
-    with pytest.raises(InputError, match="microbatch="):
-        set_step(Model(), 0, step)
+    model = Model()
+    convert(model, NVFP4)
+    for face in (partial(set_step, model), Linear(32, 32).set_step):
+        with pytest.raises(InputError, match="step="):
+            face(step)
+        with pytest.raises(InputError, match="microbatch="):
+            face(0, step)
+    assert not any(m.noise[2:].any() for m in model.modules() if isinstance(m, Linear))
 
 
 def test_noise_follows_seed_name_and_step_and_nothing_else():

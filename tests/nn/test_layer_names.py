@@ -60,6 +60,16 @@ def test_a_layer_parametrized_after_its_conversion_is_not_turned_back():
     assert noise_names(model) == ["0", "1.0", "1.1"]
 
 
+def test_a_subclass_of_the_layer_is_left_as_it_is() -> None:
+    class Mine(Linear):
+        pass
+
+    model = nn.Sequential(Mine(32, 32), nn.Linear(32, 32))
+    convert(model, recipes.get("nvfp4"))
+    assert unconvert(model) == 1
+    assert [type(layer) for layer in model] == [Mine, nn.Linear]
+
+
 def test_set_recipe_of_one_layer_changes_nothing_else() -> None:
     model = pair()
     convert(model, recipes.get("nvfp4"))

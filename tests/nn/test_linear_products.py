@@ -19,8 +19,6 @@ from tests.golden import arrays, catalogue
 
 M, N, K = 37, 23, 53
 PLAIN = LinearRecipe()
-RECIPES = [recipes.get(name).linear for name in ("nvfp4", "nvfp4_base", "mxfp4", "mxfp8")]
-RECIPES += [recipes.get(name).linear for name in ("fp8_tensor", "fp8_block")]
 NAMES = ["nvfp4", "nvfp4_base", "mxfp4", "mxfp8", "fp8_tensor", "fp8_block"]
 
 

@@ -118,17 +118,17 @@ def codes(fmt: f.BlockFormat, rows: int = N, groups: tuple[int, ...] = ()) -> ma
     return matmul.Factor(values, scales, torch.empty(groups or 1), fmt, N)
 
 
-def bf16() -> matmul.Factor:
-    return matmul.Factor(x(torch.bfloat16), None, torch.empty(1), f.NVFP4, N)
+def bf16(rows: int = N, groups: tuple[int, ...] = ()) -> matmul.Factor:
+    values = torch.empty(*groups, rows, N, dtype=torch.bfloat16)
+    return matmul.Factor(values, None, torch.empty(groups or 1), f.NVFP4, N)
 
 
 def product(a: matmul.Factor, b: matmul.Factor) -> Tensor:
     return matmul.matmul(a, b, torch.bfloat16)
 
 
-def grouped() -> Tensor:
-    ends = torch.empty(8, dtype=torch.int32)
-    return triton_grouped.grouped_matmul(codes(f.NVFP4), codes(f.NVFP4, 512, (8,)), ends)
+def grouped(a: matmul.Factor, b: matmul.Factor) -> Tensor:
+    return triton_grouped.grouped_matmul(a, b, torch.empty(8, dtype=torch.int64), torch.bfloat16)
 
 
 def scaled(fmt: f.BlockFormat) -> Tensor:
@@ -190,7 +190,8 @@ CASES: dict[str, tuple[Call, tuple[int, ...]]] = {
     "product codes": (lambda: product(codes(f.NVFP4), codes(f.NVFP4)), EVERY),
     "product mx": (lambda: product(codes(f.MXFP4), codes(f.MXFP4)), (90,)),
     "product bf16": (lambda: product(bf16(), bf16()), (90,)),
-    "product grouped": (grouped, EVERY),
+    "product grouped": (lambda: grouped(bf16(), bf16(512, (8,))), EVERY),
+    "product grouped codes": (lambda: grouped(codes(f.NVFP4), codes(f.NVFP4, 512, (8,))), EVERY),
     "scaled nvfp4": (lambda: scaled(f.NVFP4), (100, 120)),
     "scaled mxfp4": (lambda: scaled(f.MXFP4), (100, 120)),
 }

@@ -173,6 +173,24 @@ def test_a_gpu_chooses_triton() -> None:
     assert backends.chosen(torch.device("cuda")) == "triton"
 
 
+@pytest.mark.parametrize("counts", [(1000, 0, 3090, 6), (0, 4096, 0, 0)], ids=str)
+def test_grouped_products_of_a_layer_s_operands(counts: tuple[int, ...]) -> None:
+    """As the operator gives them: bf16 rows and matrices, row counts that stay on the GPU."""
+    a_TK = large()
+    b_ENK = torch.stack([a_TK.roll(e, 1)[:512] for e in range(4)])
+    alpha_E = torch.tensor([1.0, 2.0, 0.5, 3.0], device="cuda")
+    row_counts = torch.tensor(counts, device="cuda")
+    for dtype, rounding in ((torch.float32, 0.0), (torch.bfloat16, 2.0**-8)):
+        out = ops.grouped_matmul(a_TK, b_ENK, alpha_E, row_counts, dtype)
+        rows = out.split(counts)
+        for e, a_MK in enumerate(a_TK.split(counts)):
+            b_NK, alpha = b_ENK[e].double(), float(alpha_E[e])
+            expected = a_MK.double() @ b_NK.t() * alpha
+            terms = a_MK.double().abs() @ b_NK.abs().t() * alpha
+            bound = terms * (2 * a_TK.shape[1] + 4) * 2.0**-24 + expected.abs() * rounding
+            assert ((rows[e].double() - expected).abs() <= bound).all()
+
+
 def test_grouped_products_of_many_tiles() -> None:
     x_MK = large()
     a = codes_of(x_MK, formats.NVFP4)

@@ -32,6 +32,8 @@ MEANT = {
     ("product codes", 100): "tcgen05.mma.cta_group::1.kind::f16",
     ("product grouped", 90): "wgmma.mma_async",
     ("product grouped", 100): "tcgen05.mma.cta_group::1.kind::f16",
+    ("product grouped codes", 90): "wgmma.mma_async",
+    ("product grouped codes", 100): "tcgen05.mma.cta_group::1.kind::f16",
     ("scaled nvfp4", 100): "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale",
     ("scaled nvfp4", 120): ".kind::mxf4nvf4.block_scale.scale_vec::4X",
     ("scaled mxfp4", 100): "tcgen05.mma.cta_group::1.kind::mxf4.block_scale",
