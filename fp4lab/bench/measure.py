@@ -92,7 +92,7 @@ def _calls(run: Run, stopwatch: Stopwatch, least_s: float) -> int:
     return calls
 
 
-def cpu_stopwatch(clock: Callable[[], float] = time.process_time) -> Stopwatch:
+def stopwatch_of(clock: Callable[[], float]) -> Stopwatch:
     """A stopwatch that reads a clock before and after."""
 
     def elapsed(run: Run, calls: int) -> float:
@@ -119,7 +119,7 @@ def stopwatch_for(device: torch.device, threads: int) -> Stopwatch:
     """CUDA events on a GPU, CPU time for one thread, wall clock for several."""
     if device.type == "cuda":
         return cuda_elapsed
-    return cpu_stopwatch(time.process_time if threads == 1 else time.perf_counter)
+    return stopwatch_of(time.process_time if threads == 1 else time.perf_counter)
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from fp4lab.bench import limits, machine, operators, products
 from fp4lab.bench.measure import (
     Rounds,
     Stopwatch,
-    cpu_stopwatch,
     measure,
     stopwatch_for,
+    stopwatch_of,
     threads_set,
 )
 from fp4lab.bench.results import Findings, Line
@@ -83,7 +83,7 @@ def _measured(row: Row, setting: Setting, stopwatch: Stopwatch | None) -> list[L
     if not job.runs:
         return lines
     if stopwatch is None:
-        wall = cpu_stopwatch(time.perf_counter)
+        wall = stopwatch_of(time.perf_counter)
         stopwatch = wall if job.wall else stopwatch_for(setting.device, setting.threads)
     rounds = measure(job.runs, stopwatch, rounds=setting.rounds)
     return lines + [_line(claim, row, rounds, judged=judged) for claim in job.claims]

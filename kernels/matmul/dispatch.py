@@ -110,8 +110,8 @@ def _by_triton(a_MK: Stored, b_NK: Stored, num_columns: int, dtype: torch.dtype)
     if not (triton.takes(a) and triton.takes(b)):
         return None
     device = a_MK.codes.device
-    if not triton_scaled.library_why_not(a, b, device):
+    if triton_scaled.library_takes(a, b, device):
         return triton_scaled.library_matmul(a, b).to(dtype)
-    if not triton_scaled.why_not(a, b, device):
+    if triton_scaled.takes(a, b, device):
         return triton_scaled.matmul(a, b, dtype)
     return triton.matmul(a, b, dtype)

@@ -84,35 +84,28 @@ def scaled_kernel(
     tl.store(out_ptr + row * N + column, stored_as(sums, out_dtype), mask=inside)
 
 
-def why_not(a: Factor, b: Factor, device: str | torch.device) -> str:
-    """Why `matmul` does not take two factors; empty where it does."""
-    for side in (a, b):
-        fmt = side.format
-        if fmt is None or not side.is_stored or _scale_dtype(fmt) is None or fmt.block is None:
-            return "a factor is not E2M1 codes with E4M3 scales per 16 or E8M0 scales per 32"
-        if side.num_columns % 32:
-            return f"{side.num_columns} columns are not whole 16-byte rows of codes"
-    assert a.format is not None
-    assert b.format is not None
-    if a.format.scale != b.format.scale:
-        return "the factors have scales of different types"
-    return _lacking(torch.device(device))
+def takes(a: Factor, b: Factor, device: str | torch.device) -> bool:
+    """Whether `matmul` computes it: E2M1 codes, both with E4M3 scales per 16 or E8M0 per 32.
+
+    On GPUs with block-scaled matrix instructions, of whole 16-byte rows of codes.
+    """
+    dtypes = [side.is_stored and _scale_dtype(side.format) for side in (a, b)]
+    rows_fit = all(side.num_columns % 32 == 0 for side in (a, b))
+    same = bool(dtypes[0]) and dtypes[0] == dtypes[1]
+    return same and rows_fit and _multiplies(torch.device(device))
 
 
-def _lacking(device: torch.device) -> str:
+def _multiplies(device: torch.device) -> bool:
     if device.type == "cuda":
-        has = torch.cuda.get_device_capability(device)[0] in CAPABILITIES
-        return "" if has else "the GPU has no block-scaled matrix instructions (sm_100, sm_120)"
-    if not INTERPRETED:
-        return "kernels run on CUDA devices only"
+        return torch.cuda.get_device_capability(device)[0] in CAPABILITIES
+    # older interpreters have no dot_scaled
     major, minor = triton.__version__.split(".")[:2]
-    old = (int(major), int(minor)) < (3, 9)
-    return "the interpreter of this Triton has no dot_scaled" if old else ""
+    return INTERPRETED and (int(major), int(minor)) >= (3, 9)
 
 
-def _scale_dtype(fmt: BlockFormat) -> torch.dtype | None:
+def _scale_dtype(fmt: BlockFormat | None) -> torch.dtype | None:
     """The dtype whose scales the instruction reads for a format; None where there is none."""
-    if fmt.element != E2M1 or fmt.block is None:
+    if fmt is None or fmt.element != E2M1 or fmt.block is None:
         return None
     kinds = {(E4M3, 16): torch.float8_e4m3fn, (E8M0, 32): torch.uint8}
     return kinds.get((fmt.scale or E2M1, fmt.block[1]))
@@ -180,19 +173,18 @@ def matmul(a_MK: Factor, b_NK: Factor, dtype: torch.dtype = torch.float32) -> Te
     return out
 
 
-def library_why_not(a: Factor, b: Factor, device: torch.device) -> str:
-    """Why `library_matmul` does not take two factors; empty where it does."""
-    if not hasattr(torch.nn.functional, "scaled_mm"):
-        return "this torch has no torch.nn.functional.scaled_mm"
-    for side in (a, b):
-        fmt = side.format
-        if fmt is None or not side.is_stored or _scale_dtype(fmt) != torch.float8_e4m3fn:
-            return "a factor is not E2M1 codes with E4M3 scales per 16"
-        if side.num_columns % 32 or side.values.shape[0] % 16:
-            return "cuBLAS takes rows that are multiples of 16 and columns that are of 32"
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] not in CAPABILITIES:
-        return "no GPU with block-scaled matrix instructions (sm_100 or sm_120)"
-    return ""
+def library_takes(a: Factor, b: Factor, device: torch.device) -> bool:
+    """Whether `library_matmul` computes it: what `matmul` takes with E4M3 scales, on a GPU.
+
+    Where torch has the function; cuBLAS wants multiples of 16 rows.
+    """
+    return (
+        hasattr(torch.nn.functional, "scaled_mm")
+        and device.type == "cuda"
+        and takes(a, b, device)
+        and _scale_dtype(a.format) == torch.float8_e4m3fn
+        and all(side.values.shape[0] % 16 == 0 for side in (a, b))
+    )
 
 
 def library_matmul(a_MK: Factor, b_NK: Factor) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fp4lab.bench import measure as core
-from fp4lab.bench.measure import Rounds, Spread, cpu_stopwatch, measure, threads_set
+from fp4lab.bench.measure import Rounds, Spread, measure, stopwatch_of, threads_set
 
 
 class Work:
@@ -35,7 +35,7 @@ class Work:
 def test_the_runs_alternate_and_the_first_call_of_a_turn_does_not_count() -> None:
     work = Work()
     runs = {"a": work.run("a", 100.0, 3.0), "b": work.run("b", 50.0, 1.0)}
-    found = measure(runs, cpu_stopwatch(work.clock), rounds=6)
+    found = measure(runs, stopwatch_of(work.clock), rounds=6)
     assert found.seconds == {"a": (3.0,) * 6, "b": (1.0,) * 6}
     # one call is long enough for the clock, then in turn
     assert work.calls == ["a", "a", "b", "b"] * 7
@@ -56,7 +56,7 @@ def test_the_spread_is_the_quartiles() -> None:
 
 def test_what_is_too_short_for_the_clock_is_called_often() -> None:
     work = Work()
-    found = measure({"tiny": work.run("tiny", 2.0**-10)}, cpu_stopwatch(work.clock), least_s=0.5)
+    found = measure({"tiny": work.run("tiny", 2.0**-10)}, stopwatch_of(work.clock), least_s=0.5)
     assert found.seconds["tiny"] == (2.0**-10,) * core.LEAST_ROUNDS
     # 1 + 1 calls find that 512 are needed, and a turn is 1 + 512
     assert len(work.calls) == 2 + 512 + 513 * core.LEAST_ROUNDS
