@@ -27,6 +27,8 @@ from fp4lab.train.folder import METRICS
 from fp4lab.train.listeners import clock
 
 LINE_EVERY = 10.0
+#: a pace measured over less counts only where there is no other
+SETTLED_S = 3.0
 
 
 class Tail:
@@ -174,9 +176,12 @@ class RunsProgress:
         return "" if seconds is None else f"{clock(seconds)} left"
 
     def _seconds_left(self) -> float | None:
-        known = {name: pace.seconds for name, pace in self._paces.items() if pace.seconds}
-        if not known:
+        begun = {name: pace for name, pace in self._paces.items() if pace.steps}
+        if not begun:
             return None
+        # the first steps of a run, which loads and warms up, say little beside others
+        settled = {name: pace for name, pace in begun.items() if pace.time >= SETTLED_S} or begun
+        known = {name: pace.time / pace.steps for name, pace in settled.items()}
         usual = sum(known.values()) / len(known)
         free = [0.0] * self._parallel
         # Those that run have their process already.
@@ -212,11 +217,6 @@ class _Pace:
     since: float
     steps: int = 0
     time: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Of one step; 0 if there was none yet."""
-        return self.time / self.steps if self.steps else 0.0
 
 
 def _loss(tail: Tail) -> str:

@@ -96,6 +96,25 @@ def test_the_last_run_to_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
+def test_the_first_steps_of_a_run_say_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    jobs = jobs_in(tmp_path)
+    with RunsProgress(jobs, parallel=2, console=Console(file=out, width=200)) as shown:
+        shown.poll()
+        clock[0] += 9
+        write(jobs[0], line(90))
+        shown.poll()
+        clock[0] += 1
+        # a step a second so far, but the other's pace is known: 99 steps take 9.9 s
+        write(jobs[1], line(1))
+        shown.poll()
+    assert out.getvalue().splitlines()[-1].endswith("| 0:10 left")
+
+
 def test_a_run_that_goes_back_to_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
