@@ -82,6 +82,10 @@ class QuantizedTensor:
                 "and -1 or -2"
             )
         check_parts(self.parts(), self.format, *self.matrix_shape)
+        for name in ("scales", "amax"):
+            # no gradient flows through scales
+            if getattr(self, name).requires_grad:
+                object.__setattr__(self, name, getattr(self, name).detach())
 
     @property
     def matrix_shape(self) -> tuple[int, int]:

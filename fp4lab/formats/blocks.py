@@ -21,6 +21,7 @@ from fp4lab.specs.plain import repr_without_defaults
 
 #: as a side of `block`: the whole extent of the tensor
 WHOLE = 0
+LARGEST_SIDE = 1 << 20
 #: the fields that mean nothing without block scales
 _OF_SCALES = ("scale_rule", "block_scale", "level", "scale_ties", "selection")
 _SCALES = ("scale_cap", "amax_target", "scale_floor", "zero_scale")
@@ -109,6 +110,7 @@ class BlockFormat:
             ("selection", Selection),
         ):
             expect(field, getattr(self, field), kind, cure)
+        expect("keep_negative_zero", self.keep_negative_zero, bool, f"of {self.name!r}: a bool")
 
     def _validate(self) -> None:
         if not self.element.signed or not self.element.has_zero or self.element.bits > 16:
@@ -197,8 +199,8 @@ class BlockFormat:
                     f"{field}={value} of {self.name!r} does nothing with block_scale="
                     f"{self.block_scale.name}; leave it at 0"
                 )
-            short = scale.bits <= 8 and field != "scale_cap"
-            if value and short and value not in scale.values():
+            stored = scale.bits <= 16 and field != "scale_cap"
+            if value and stored and not scale.holds(value):
                 raise InputError(
                     f"{field}={value} of {self.name!r} is no value of its scale type "
                     f"{scale.name!r}; choose one that is"
@@ -210,8 +212,11 @@ class BlockFormat:
             )
 
     def _check_level(self, rows: int, columns: int) -> None:
-        if rows < 0 or columns < 0:
-            raise InputError(f"block={self.block} of {self.name!r} has a negative side")
+        if not 0 <= min(rows, columns) <= max(rows, columns) <= LARGEST_SIDE:
+            raise InputError(
+                f"block={self.block} of {self.name!r} has a side outside [0, {LARGEST_SIDE}]; for "
+                "the full extent of a tensor use WHOLE"
+            )
         if self.amax_factor > FP32.max_value:
             raise InputError(
                 f"scale of {self.name!r} is too wide for a second level to aim at its largest "

@@ -233,6 +233,18 @@ class ElementType:
             exponent = 1
         return sign * mantissa * 2.0 ** (exponent - self.bias - self.mantissa_bits)
 
+    def holds(self, number: float) -> bool:
+        """Whether a finite number of either sign, or 0, is one of the type's.
+
+        >>> E4M3.holds(448), E4M3.holds(449), E8M0.holds(0)
+        (True, False, False)
+        """
+        if number == 0:
+            return self.has_zero
+        exponent = max(math.frexp(number)[1] - 1, self.min_exponent)
+        whole = math.ldexp(number, self.mantissa_bits - exponent).is_integer()
+        return whole and abs(number) <= self.max_value and (self.signed or number > 0)
+
     def values(self) -> tuple[float, ...]:
         """The number of every code, in code order; InputError for types of more than 8 bits.
 

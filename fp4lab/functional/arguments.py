@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from fp4lab.errors import InputError, expect, unknown, whole
 from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level, Rounding
@@ -19,18 +20,18 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_tensor(x: object, argument: str) -> None:
-    """InputError unless it is a torch.Tensor."""
+    """InputError unless it is a dense torch.Tensor."""
     if not isinstance(x, Tensor):
         raise InputError(
             f"{argument} is a {type(x).__name__}, not a torch.Tensor; use torch.as_tensor"
         )
+    if x.layout != torch.strided or x.is_nested:
+        raise InputError(f"{argument} is not a dense tensor; convert it with .to_dense()")
 
 
 def check_float(x: Tensor, argument: str) -> None:
     """InputError unless it is a tensor of a dtype that can be quantized."""
     check_tensor(x, argument)
-    if x.layout != torch.strided or x.is_nested:
-        raise InputError(f"{argument} is not a dense tensor; convert it with .to_dense()")
     if x.dtype not in _FLOATS:
         raise InputError(
             f"{argument} has dtype {x.dtype}; quantization takes float16, bfloat16, float32 or "
@@ -95,6 +96,23 @@ def check_ragged(
             )
 
 
+def is_transformed(what: str) -> bool:
+    """Whether torch.func transforms what is computed here.
+
+    InputError where a compiler traces that and gradients count: torch 2.13 then forgets the
+    gradient of every `autograd.Function`, and gives 0.
+    """
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    counts = torch.is_grad_enabled() or forward_ad._current_level >= 0
+    if counts and torch.compiler.is_compiling():
+        raise InputError(
+            f"{what} inside a transform of torch.func inside torch.compile would have gradients of "
+            "0; compile what the transform is applied to, or do without torch.compile"
+        )
+    return True
+
+
 def operator_arguments(
     x: Tensor,
     fmt: BlockFormat,
@@ -112,7 +130,7 @@ def operator_arguments(
     """The flat arguments of an operator (`fp4lab.kernels.schema`), checked."""
     expect("fmt", fmt, BlockFormat, "use one from fp4lab.formats, or formats.get(name)")
     expect("hadamard", hadamard, Hadamard, "use formats.Hadamard(size), or None", optional=True)
-    if axis not in (-1, -2):
+    if type(axis) is not int or axis not in (-1, -2):
         raise InputError(
             f"axis={axis} is neither -1 nor -2; give -1 for blocks along the last dimension, -2 "
             "for blocks along the others"
@@ -168,6 +186,7 @@ def _check_noise(
     num_rows, num_columns = x_MK.shape
     if noise is not None:
         expect("noise", noise, Tensor, "make it with fp4lab.noise_state(seed, ...)")
+        check_tensor(noise, "noise")
         if noise.dtype != torch.int64 or noise.shape != (4,):
             raise InputError(
                 f"noise of shape {tuple(noise.shape)} and dtype {noise.dtype} is not the int64 "

@@ -14,6 +14,7 @@ from fp4lab.functional.arguments import (
     Ragged,
     check_float,
     flattened,
+    is_transformed,
     operator_arguments,
 )
 from fp4lab.kernels import ops
@@ -37,7 +38,8 @@ def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 
     expect("layer", layer, str, "give the layer's name")
     key = layer_key(whole("seed", seed, 0, 2**63 - 1), layer)
     step = whole("step", step, 0, 2**32 - 1)
-    return torch.tensor((*key, step, whole("microbatch", microbatch, 0, 2**32 - 1)))
+    microbatch = whole("microbatch", microbatch, 0, 2**32 - 1)
+    return torch.tensor((*key, step, microbatch), device="cpu")
 
 
 def quantize(
@@ -135,23 +137,22 @@ class _FakeQuantize(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        x: Tensor, axis: int, arguments: tuple[Any, ...], masked: BlockFormat | None
-    ) -> Tensor:
+    def forward(x: Tensor, axis: int, masked: BlockFormat | None, *arguments: Any) -> Tensor:
         return fake_quantized(x, axis, arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, axis, arguments, masked = inputs
+        # flat, for the transforms of torch.func cannot see into a tuple of a tuple
+        x, axis, masked, *arguments = inputs
         if masked is not None:
-            outside = saturated(x, masked, axis, arguments)
+            outside = saturated(x, masked, axis, tuple(arguments))
             ctx.save_for_backward(outside)
             # for jvp below
             ctx.save_for_forward(outside)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _passed(ctx, grad), None, None, None
+        return (_passed(ctx, grad), *[None] * (len(ctx.needs_input_grad) - 1))
 
 
 class _ForwardFakeQuantize(_FakeQuantize):
@@ -223,13 +224,14 @@ def fake_quantize(
         row_ids=row_ids,
         column_offset=column_offset,
     )[1:]
-    # inside torch.func.grad, x shows no tangent of a jvp around it; the level does
+    # inside a transform x shows neither that nor how it is differentiated around it
     has_tangents = forward_ad._current_level >= 0
-    if not (has_tangents or (x.requires_grad and torch.is_grad_enabled())):
+    transformed = is_transformed("fake_quantize")
+    if not (transformed or has_tangents or (x.requires_grad and torch.is_grad_enabled())):
         return fake_quantized(x, axis, arguments)
     masked = fmt if gradient == "masked" else None
     function = _ForwardFakeQuantize if has_tangents else _FakeQuantize
-    result: Tensor = function.apply(x, axis, arguments, masked)  # type: ignore[no-untyped-call]
+    result: Tensor = function.apply(x, axis, masked, *arguments)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -27,7 +27,7 @@ from fp4lab.kernels import ops
 from fp4lab.kernels.matmul.dispatch import has_bf16
 from fp4lab.kernels.matmul.reference import epilogue_alpha
 from fp4lab.kernels.schema import Quantizer
-from fp4lab.recipes import Gemm, LinearRecipe, Operand, Source
+from fp4lab.recipes import LinearRecipe, Operand, Source
 from fp4lab.recipes.places import (
     DGRAD_DY,
     DGRAD_W,
@@ -38,6 +38,7 @@ from fp4lab.recipes.places import (
     Place,
 )
 
+DGRAD, WGRAD = (DGRAD_DY, DGRAD_W), (WGRAD_DY, WGRAD_X)
 #: what leaves bf16 numbers as they are
 CAST_TO_BF16 = Operand(format=formats.BF16)
 
@@ -58,17 +59,30 @@ class How(NamedTuple):
     layer: str = "linear"
 
 
-def operand_dtype(gemm: Gemm, result: torch.dtype, device: torch.device) -> torch.dtype:
+def operand_dtype(
+    recipe: LinearRecipe, places: tuple[Place, Place], result: torch.dtype, device: torch.device
+) -> torch.dtype:
     """What the operands of a product are held in: bf16 where nothing is lost by it, else float32.
 
     An operand that is not quantized fits where it comes in bf16, as the result goes out.
     """
-    fits = all(
-        operand.format is None or _is_one_number_in_bf16(operand.format)
-        for operand in (gemm.a, gemm.b)
-    )
+    fits = all(_fits_bf16(recipe, place) for place in places)
     narrow = result == torch.bfloat16 and fits and has_bf16(device)
     return torch.bfloat16 if narrow else torch.float32
+
+
+def _fits_bf16(recipe: LinearRecipe, place: Place) -> bool:
+    fmt = _format_at(recipe, place)
+    return fmt is None or _is_one_number_in_bf16(fmt)
+
+
+def _format_at(recipe: LinearRecipe, place: Place) -> BlockFormat | None:
+    """Of the numbers that are multiplied: that of fprop's copy, where it is taken as it is."""
+    operand = recipe.operand(place)
+    if operand.format is None and operand.source == Source.FORWARD:
+        assert place.forward is not None
+        return recipe.operand(place.forward).format
+    return operand.format
 
 
 def _is_there(x: Tensor, operand: Operand, dtype: torch.dtype) -> bool:
@@ -193,8 +207,7 @@ def _multiplied(
     made: Prepared | None = None,
 ) -> Tensor:
     """The product of two places with what is stored there; `made`: the first's operand, if made."""
-    gemm: Gemm = getattr(recipe, a[0].gemm)
-    dtype = operand_dtype(gemm, result, a[1].device)
+    dtype = operand_dtype(recipe, (a[0], b[0]), result, a[1].device)
     left = operand_at(a[1], a[0], recipe, how, dtype) if made is None else made
     return product(left, operand_at(b[1], b[0], recipe, how, dtype), result)
 
@@ -240,8 +253,8 @@ def backward(
     dy_MN: Tensor, x_MK: Tensor, w_NK: Tensor, recipe: LinearRecipe, how: How
 ) -> tuple[Tensor, Tensor]:
     """dX and dW in the dtypes of X and W, with both operands of dY from one read of it."""
-    narrow = operand_dtype(recipe.dgrad, x_MK.dtype, dy_MN.device)
-    alike = narrow == operand_dtype(recipe.wgrad, w_NK.dtype, dy_MN.device)
+    narrow = operand_dtype(recipe, DGRAD, x_MK.dtype, dy_MN.device)
+    alike = narrow == operand_dtype(recipe, WGRAD, w_NK.dtype, dy_MN.device)
     a, a_t = _both_of_dy(dy_MN, recipe, how, narrow) if alike else (None, None)
     dx_MK = dgrad(dy_MN, w_NK, recipe, how, x_MK.dtype, a=a)
     return dx_MK, wgrad(dy_MN, x_MK, recipe, how, w_NK.dtype, a=a_t)

@@ -14,7 +14,7 @@ other than functional_call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from fp4lab.errors import InputError, unknown, whole
 from fp4lab.functional import noise_state
-from fp4lab.functional.arguments import RAGGED, check_float
+from fp4lab.functional.arguments import RAGGED, check_float, is_transformed
 from fp4lab.nn import gemms
 from fp4lab.nn.gemms import How
 from fp4lab.recipes import LinearRecipe
@@ -62,6 +62,8 @@ class Linear(torch.nn.Linear):
     """
 
     noise: Tensor
+    #: what a converted layer has beside a `torch.nn.Linear`
+    ADDED: ClassVar = ("recipe", "layer_name", "seed", "ragged", "_position", "noise")
 
     def __init__(
         self,
@@ -95,13 +97,15 @@ class Linear(torch.nn.Linear):
         self.register_buffer("noise", self._fresh_noise(), persistent=False)
 
     def _unconfigure(self) -> None:
-        for attribute in ("recipe", "layer_name", "seed", "ragged", "_position", "noise"):
+        for attribute in self.ADDED:
             delattr(self, attribute)
 
     def _fresh_noise(self) -> Tensor:
         step, microbatch = self._position
-        noise = noise_state(self.seed, self.layer_name, step=step, microbatch=microbatch)
-        return noise.to(self.weight.device)
+        # also what is made in inference mode is set in training
+        with torch.inference_mode(False):
+            noise = noise_state(self.seed, self.layer_name, step=step, microbatch=microbatch)
+            return noise.to(self.weight.device)
 
     def set_step(self, step: int, microbatch: int = 0) -> None:
         """Move the rounding noise on; part of the definition of a run (see `fp4lab.set_step`).
@@ -115,15 +119,16 @@ class Linear(torch.nn.Linear):
         self.noise[3] = microbatch
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
-        # `to_empty` leaves buffers uninitialised; this one is derived, so it is made again
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.noise = self._fresh_noise()
+        # `to_empty` leaves buffers uninitialised; what this one holds is derived
+        self.noise.copy_(self._fresh_noise())
         return self
 
     def forward(self, input: Tensor) -> Tensor:
         """`[.., K]` to `[.., N]`."""
         x, weight = input, self.weight
         check_float(x, f"input of layer {self.layer_name!r}")
+        is_transformed(f"layer {self.layer_name!r}")
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise InputError(
                 f"input of shape {tuple(x.shape)} to layer {self.layer_name!r}: its last dimension "
@@ -136,7 +141,8 @@ class Linear(torch.nn.Linear):
         kind = x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-            x, weight = x.to(dtype), weight.to(dtype)
+            # float64 stays, as in torch's own layer
+            x, weight = (t if t.dtype == torch.float64 else t.to(dtype) for t in (x, weight))
         x_MK = x.reshape(x.shape[:-1].numel(), self.in_features)
         how = (self.noise, self.ragged, self.layer_name)
         y: Tensor = _QuantizedLinear.apply(  # type: ignore[no-untyped-call]

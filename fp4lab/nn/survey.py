@@ -120,6 +120,8 @@ def _clean(path: str) -> str:
 def _obstacle(module: torch.nn.Linear, in_attention: bool) -> str | None:
     kind = type(module)
     fsdp = any(base.__name__ == "FSDPModule" for base in kind.__mro__)
+    own = (vars(module), module._parameters, module._buffers, module._modules)
+    taken = ", ".join(name for name in Linear.ADDED if any(name in names for names in own))
     obstacles = (
         (
             in_attention,
@@ -133,8 +135,19 @@ def _obstacle(module: torch.nn.Linear, in_attention: bool) -> str | None:
         (module.weight.is_complex(), "its weight is complex"),
         (kind.forward is not torch.nn.Linear.forward, f"{kind.__name__} has a forward of its own"),
         (fsdp, "it is sharded on its own; convert before fully_shard"),
+        (bool(taken), f"it has attributes that a converted layer needs: {taken}; rename them"),
+        (not _can_become_linear(kind), f"{kind.__name__} has __slots__ of its own"),
     )
     return next((reason for holds, reason in obstacles if holds), None)
+
+
+def _can_become_linear(kind: type[torch.nn.Linear]) -> bool:
+    """Whether Python lets an instance change its class: another layout in memory it does not."""
+    try:
+        kind.__new__(kind).__class__ = Linear
+    except TypeError:
+        return False
+    return True
 
 
 def _not_linear(module: torch.nn.Module, owners: Owners) -> str | None:

@@ -48,7 +48,10 @@ def compiler() -> list[str]:
     found = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if found is None:
         raise RuntimeError("no C compiler (cc, gcc or $CC) was found")
-    return shlex.split(found)
+    try:
+        return shlex.split(found)
+    except ValueError as error:
+        raise RuntimeError(f"CC={found!r} cannot be read: {error}") from None
 
 
 def compile_library(target: Path, *extra: str) -> None:

@@ -45,7 +45,9 @@ static void tile_shape(const plan_t *plans, int count, const matrix_t *x, int fi
         if (p->transposed) unit_rows = lcm(unit_rows, transform);
         else unit_columns = lcm(unit_columns, transform);
         turned |= p->turned && !first;
-        if (p->packed) unit_columns = lcm(unit_columns, 2);
+        /* two codes share a byte along the blocks */
+        if (p->packed && p->transposed) unit_rows = lcm(unit_rows, 2);
+        else if (p->packed) unit_columns = lcm(unit_columns, 2);
     }
     const int64_t high = lcm(unit_rows, TURNED_ROWS);
     if (turned && high <= 8 * TURNED_ROWS) unit_rows = high;

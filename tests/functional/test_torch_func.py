@@ -42,6 +42,53 @@ def test_grad_is_that_of_backward(policy: str) -> None:
     assert torch.equal(found, torch.stack([grad(weighted)(one, policy) for one in many]))
 
 
+@pytest.mark.parametrize("policy", ["identity", "masked"])
+def test_derivatives_through_vmap(policy: str) -> None:
+    many = torch.randn(3, 4, 32)
+    many[0, 0, 0] = 7.9
+
+    def summed(many: torch.Tensor) -> torch.Tensor:
+        return vmap(lambda x: weighted(x, policy))(many).sum()
+
+    expected = torch.stack([grad(weighted)(one, policy) for one in many])
+    assert torch.equal(grad(summed)(many), expected)
+    leaf = many.clone().requires_grad_()
+    summed(leaf).backward()
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, expected)
+    assert jvp(summed, (many,), (torch.ones_like(many),))[1] == expected.sum()
+    noise = fp4lab.noise_state(0)
+    how = {"rounding": formats.Rounding.STOCHASTIC_8, "noise": noise}
+    rounded = vmap(lambda x: fp4lab.fake_quantize(x, CLIPS, **how))(leaf)  # type: ignore[arg-type]
+    assert rounded.requires_grad
+
+
+def test_compiled_transforms_never_give_a_gradient_of_zero() -> None:
+    """torch 2.13 compiles derivatives of an autograd.Function to 0; then it is not compiled."""
+    x = torch.randn(4, 32)
+    layer = nn.Linear(32, 16, recipe=recipes.get("nvfp4").linear)
+    functions = (
+        grad(lambda x: weighted(x, "identity")),
+        lambda x: jvp(lambda x: weighted(x, "identity"), (x,), (torch.ones_like(x),))[1],
+        grad(lambda x: functional_call(layer, {}, (x.repeat(4, 1),)).square().sum()),
+    )
+    for function in functions:
+        torch._dynamo.reset()
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="would have gradients of 0"):
+            torch.compile(function, backend="eager", fullgraph=True)(x)
+    for function in functions[:2]:
+        expected = function(x)
+        assert expected.count_nonzero() == expected.numel()
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(function, backend="eager")(x), expected)
+    with torch.no_grad():
+        compiled = torch.compile(
+            vmap(lambda x: fp4lab.fake_quantize(x, CLIPS)), backend="eager", fullgraph=True
+        )
+        many = torch.randn(3, 4, 32)
+        assert torch.equal(compiled(many), fp4lab.fake_quantize(many, CLIPS))
+
+
 @pytest.mark.parametrize("fmt", [formats.NVFP4, formats.MXFP8_E4M3], ids=lambda fmt: fmt.name)
 def test_vmap_quantizes_each_sample(fmt: BlockFormat) -> None:
     many = torch.randn(3, 4, 32) * torch.tensor([1.0, 100.0, 1e-3]).view(3, 1, 1)

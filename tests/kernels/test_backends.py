@@ -183,6 +183,20 @@ def test_noise_is_that_of_the_reference() -> None:
                     assert torch.equal(ops.random_bits(*how), expected), (name, how[1:])
 
 
+@pytest.mark.parametrize("length", [1, 11, 17, 31, 63, 127])
+def test_two_codes_to_a_byte_in_blocks_of_odd_length(length: int) -> None:
+    """Tiles begin with a whole byte, also where pairs of codes run along the matrix's rows."""
+    fmt = f.MXFP4.replace(name="odd", block=(1, length))
+    x = torch.randn(length * 9 + 1024, 300)
+    for part, transposed in ((x, True), (x[:40].repeat(1, 9), False)):
+        quantizer = Quantizer(fmt, transposed).text
+        with backends.backend("reference"):
+            expected = ops.quantize(part, quantizer)
+        for name in SETS:
+            with backends.backend(name):
+                assert all(map(same, ops.quantize(part, quantizer), expected)), name
+
+
 def test_threads_share_the_work_and_change_nothing() -> None:
     x = torch.randn(1024, 520)
     how = (Quantizer(f.NVFP4, True, f.Hadamard(8, (1,) * 8), 8).text, STATE, 1)
@@ -356,6 +370,12 @@ def test_without_a_compiler_one_warning_and_the_same_codes(tmp_path: Path) -> No
     assert warning.startswith("fp4lab computes without its C operators")
     for name, message in zip(("native", "native-v3"), refused, strict=True):
         assert message.startswith(f"backend='{name}' cannot be had: the C compiler '/no/such")
+
+
+def test_a_compiler_that_cannot_be_named_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", 'gcc "')
+    with pytest.raises(RuntimeError, match=r"CC='gcc \"' cannot be read: No closing quotation"):
+        build.compiler()
 
 
 def test_a_transform_of_size_1_without_signs_changes_nothing() -> None:

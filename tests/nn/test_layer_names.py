@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
 from fp4lab import recipes
@@ -58,6 +59,26 @@ def test_a_layer_parametrized_after_its_conversion_is_not_turned_back():
     with pytest.raises(InputError, match=r"layer '1\.0' has become a ParametrizedLinear"):
         unconvert(model)
     assert noise_names(model) == ["0", "1.0", "1.1"]
+
+
+def test_what_cannot_become_a_layer_is_told_and_nothing_else_suffers() -> None:
+    class Slotted(nn.Linear):
+        __slots__ = ("extra",)
+
+    class Seeded(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(32, 32)
+            self.seed = nn.Parameter(torch.zeros(1))
+
+    model = nn.Sequential(nn.Linear(32, 32), Slotted(32, 32), Seeded())
+    report = convert(model, recipes.get("nvfp4"))
+    assert report.names("converted") == ("0",)
+    reasons = [row.reason for row in report.rows[1:]]
+    assert reasons == [
+        "Slotted has __slots__ of its own",
+        "it has attributes that a converted layer needs: seed; rename them",
+    ]
+    assert model(torch.randn(16, 32)).shape == (16, 32)
 
 
 def test_a_subclass_of_the_layer_is_left_as_it_is() -> None:

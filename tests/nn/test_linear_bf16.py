@@ -20,9 +20,10 @@ from fp4lab import nn, recipes
 from fp4lab.kernels import backends, ops
 from fp4lab.nn import gemms
 from fp4lab.nn.gemms import How
-from fp4lab.recipes.places import PLACES
+from fp4lab.recipes.places import FPROP_W, FPROP_X, PLACES
 
 M, N, K = 128, 256, 384
+FPROP = (FPROP_X, FPROP_W)
 NAMES = ["nvfp4", "nvfp4_base", "mxfp4", "mxfp8", "fp8_tensor", "fp8_block", "bf16"]
 BF16 = torch.bfloat16
 
@@ -101,10 +102,25 @@ def test_operands_are_narrow_only_where_nothing_is_lost() -> None:
         ("bf16", BF16, narrow),
         ("fp8_block", BF16, torch.float32),
     ):
-        gemm = recipes.get(name).linear.fprop
-        assert gemms.operand_dtype(gemm, result, cpu) == expected, (name, result)
-    rows = recipes.LinearRecipe.uniform(f.NVFP4_ROWWISE).fprop
-    assert gemms.operand_dtype(rows, BF16, cpu) == torch.float32
+        linear = recipes.get(name).linear
+        assert gemms.operand_dtype(linear, FPROP, result, cpu) == expected, (name, result)
+    rows = recipes.LinearRecipe.uniform(f.NVFP4_ROWWISE)
+    assert gemms.operand_dtype(rows, FPROP, BF16, cpu) == torch.float32
+    # W of dgrad is fprop's copy, with float32 scales, and dY is not quantized
+    copied = recipes.get("fp8_block-quantization.dy").linear
+    assert gemms.operand_dtype(copied, gemms.DGRAD, BF16, cpu) == torch.float32
+
+
+def test_gradients_are_those_of_the_numbers_that_fprop_multiplied() -> None:
+    linear = recipes.get("fp8_block-quantization.dy").linear
+    layer = nn.Linear(128, 128, bias=False, recipe=linear, dtype=BF16)
+    x = torch.randn(128, 128).to(BF16).requires_grad_()
+    dy = (torch.eye(128) - torch.eye(128).roll(1, 1)).to(BF16)
+    layer(x).backward(dy)
+    w = fp4lab.fake_quantize(layer.weight.detach().float(), f.FP8_128X128_E4M3)
+    # two terms, so that a float32 sum is rounded once
+    assert x.grad is not None
+    assert torch.equal(x.grad, (dy.float() @ w).to(BF16))
 
 
 def test_a_layer_under_autocast_multiplies_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -384,3 +384,15 @@ def test_clipped_values_keep_their_gradient() -> None:
     _, unclipped, _ = run(linear, torch.ones(32, 64), dy)
     assert torch.equal(clipped, unclipped)
     assert clipped[x.abs() > 7].any()
+
+
+def test_autocast_leaves_float64_as_torch_does() -> None:
+    """Edge of autocast: torch casts float16 to float32, and not float64."""
+    plain = torch.nn.Linear(32, 32, dtype=torch.float64)
+    ours = nn.Linear(32, 32, dtype=torch.float64)
+    ours.load_state_dict(plain.state_dict())
+    x = torch.randn(16, 32, dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, found = plain(x), ours(x)
+    assert found.dtype == expected.dtype == torch.float64
+    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)

@@ -20,6 +20,7 @@ from fp4lab import formats as f
 from fp4lab import nn, recipes
 from fp4lab.errors import InputError
 from fp4lab.formats import Rounding
+from fp4lab.nn import convert
 from fp4lab.recipes import Gemm, LinearRecipe, Operand
 
 NVFP4 = recipes.get("nvfp4").linear
@@ -409,3 +410,30 @@ def test_inputs_that_are_no_floats_are_refused(dtype: torch.dtype) -> None:
 def test_arguments_are_checked_when_a_layer_is_made(how: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         nn.Linear(16, 16, **how)
+
+
+def test_a_layer_made_or_moved_in_inference_mode_can_be_trained() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32))
+    with torch.inference_mode():
+        convert(model, recipes.get("nvfp4"))
+        model.float()
+    assert nn.set_step(model, 3) == 1
+    model(torch.randn(16, 32)).sum().backward()
+    layer = model[0]
+    assert isinstance(layer, nn.Linear)
+    assert layer.noise[2] == 3
+
+
+def test_shared_memory_holds_the_noise_too() -> None:
+    layer = nn.Linear(32, 32, recipe=recipes.get("nvfp4").linear)
+    layer.share_memory()
+    assert layer.noise.is_shared()
+
+
+def test_the_default_device_is_not_the_noise_s() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32))
+    with torch.device("meta"):
+        convert(model, recipes.get("nvfp4"))
+        assert nn.Linear(32, 32).noise.is_meta
+    nn.set_step(model, 2)
+    assert model(torch.randn(16, 32)).shape == (16, 32)
