@@ -13,6 +13,9 @@ import operator
 from collections.abc import Iterable
 from typing import SupportsIndex
 
+#: names that are all listed rather than one that is hardly alike; names that begin alike
+FEW, LISTED = 3, 12
+
 
 class InputError(ValueError):
     """An argument, a file or a name that cannot be used as given.
@@ -67,9 +70,24 @@ def whole(argument: str, value: object, low: int, high: int) -> int:
 def unknown(argument: str, value: object, known: Iterable[str], *, shown: str = "") -> InputError:
     """The error for a name that is not in a table, with the nearest known name as the cure.
 
-    Where none is near, all are listed, or what is `shown` instead.
+    Near are, whatever the case, names that begin with it, or that are spelled alike. Where none is,
+    or there are few, all are listed, or what is `shown` instead.
+
+    >>> str(unknown("format", "MXFP6", ["mxfp4", "mxfp6_e2m3", "mxfp6_e3m2", "nvfp4"]))
+    "format='MXFP6' is not known; use one of mxfp6_e2m3, mxfp6_e3m2"
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"use one of {shown or ', '.join(names)}"
+    names, given = sorted(known), str(value).lower()
+    near = [name for name in names if name.lower() == given]
+    if not near and given:
+        near = [name for name in names if name.lower().startswith(given)]
+    if not near:
+        folded = {name.lower(): name for name in names}
+        alike = 0.7 if len(names) <= FEW else 0.6
+        near = [folded[name] for name in difflib.get_close_matches(given, folded, 1, alike)]
+    if near and all(name.startswith(near[0]) for name in near):
+        near = near[:1]
+    if len(near) > LISTED:
+        near = []
+    listed = ", ".join(near) or shown or ", ".join(names)
+    hint = f"did you mean {near[0]!r}?" if len(near) == 1 else f"use one of {listed}"
     return InputError(f"{argument}={value!r} is not known; {hint}")

@@ -106,7 +106,10 @@ class QuantizedTensor:
 
     @property
     def bits_per_value(self) -> float:
-        """Storage of one value, scales included; NaN for an empty tensor."""
+        """Memory of one value, scales included; NaN for an empty tensor.
+
+        Codes of 6 bits lie in bytes here; `format.bits_per_value` is what the format needs.
+        """
         return 8 * self.nbytes / self.shape.numel() if self.shape.numel() else float("nan")
 
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,10 +160,10 @@ class QuantizedTensor:
         amax = ""
         if self.amax.numel() == 1 and self.amax.device.type != "meta":
             amax = f", amax {self.amax.item():.4g}"
-        return (
-            f"QuantizedTensor({self.format.name} {size}{along}, {self.bits_per_value:.2f} bits a "
-            f"value{amax}, {self.device})"
-        )
+        bits = f"{self.bits_per_value:.2f} bits a value"
+        if self.format.element.bits not in (4, 8, 16):
+            bits += " in memory"
+        return f"QuantizedTensor({self.format.name} {size}{along}, {bits}{amax}, {self.device})"
 
 
 def _same_bytes(a: Tensor, b: Tensor) -> bool:

@@ -69,7 +69,7 @@ def instructions(at: Mapping[str, Any]) -> str:
 def footer(findings: Findings) -> list[str]:
     """How many targets were met, what was left out, and what could not be compared."""
     verdicts = [line.met for line in findings.lines if line.met is not None]
-    counted = f"{sum(verdicts)} of {len(verdicts)} targets met"
+    counted = [f"{sum(verdicts)} of {len(verdicts)} targets met"] if verdicts else []
     reasons: dict[str, list[str]] = {}
     for line in findings.lines:
         if line.left_out:
@@ -83,7 +83,7 @@ def footer(findings: Findings) -> list[str]:
     )
     absent = [f"not compared: {name}: {why}" for name, why in findings.missing.items()]
     stopped = [f"interrupted at {findings.stopped!r}"] if findings.stopped else []
-    return [counted, *size, *left, *absent, *stopped]
+    return [*counted, *size, *left, *absent, *stopped]
 
 
 def groups(findings: Findings) -> list[str]:

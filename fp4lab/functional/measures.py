@@ -11,6 +11,7 @@ from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, Rounding
 from fp4lab.functional.arguments import Ragged, operator_arguments
 from fp4lab.functional.operations import fake_quantized, saturated
+from fp4lab.kernels.backends import with_denormals
 
 
 class Error(NamedTuple):
@@ -97,6 +98,11 @@ def compare(q: Tensor, x: Tensor, *, saturation: float = float("nan")) -> Error:
     """
     if q.shape != x.shape:
         raise InputError(f"q of shape {tuple(q.shape)} and x of {tuple(x.shape)} should be alike")
+    return _figures(q, x, saturation)
+
+
+@with_denormals
+def _figures(q: Tensor, x: Tensor, saturation: float) -> Error:
     if x.numel() == 0:
         return Error(float("inf"), 0.0, 1.0, 1.0, 0.0, 0.0)
     q64, x64 = q.detach().to(torch.float64), x.detach().to(torch.float64)

@@ -43,8 +43,10 @@ def scaled_matmul(
         `[M, N]`, without a gradient.
 
     A NaN in a or b is in the products of every row that it made NaN in `quantize`: those of its
-    block, or, with one amax for a tensor, all. What exceeds float32 or `dtype` becomes infinite.
-    K = 0 gives zeros, no rows an empty result. Zeros that filled incomplete blocks add nothing.
+    block, or, with one amax for a tensor, all. What exceeds float32 or `dtype` becomes infinite, or
+    NaN where the product of the two amaxes does (near 1e20 each), for that is formed first; where
+    it is below 1e-37, results lose bits as subnormal numbers do. K = 0 gives zeros, no rows an
+    empty result. Zeros that filled incomplete blocks add nothing.
 
     Raises:
         InputError: an operand that is not quantized, different K, a dtype that is not a

@@ -53,6 +53,11 @@ def names() -> list[str]:
 def get(name: str) -> Recipe:
     """The recipe of a name, made from a registered one as the name's suffixes say.
 
+    `base[_first<k>][_last<k>]`, then any of `-technique[.where]` and `+technique[.where]`. A base
+    is one of `names()`, or a format. Techniques: `rht` (`rht32` to add that size), `signs`, `sr`,
+    `2d`, `reuse`, `quantization`. Where: `fprop`, `dgrad`, `wgrad`, `forward`, `backward`, `x`,
+    `w`, `dy`.
+
     Raises:
         InputError: an unknown base, technique or place, with the nearest known one.
 

@@ -29,6 +29,7 @@ ERRORS = "errors.json"
 COMPARISON = "comparison.json"
 FIGURES = "figures"
 LOGS = "logs"
+RUNS = "runs"
 REPORT = "report.html"
 
 SCHEMA_VERSION = 1
@@ -68,7 +69,7 @@ class _Errors:
 
 def run_folder(folder: Path, recipe: str, seed: int) -> Path:
     """The folder of one run."""
-    return folder / "runs" / f"{recipe}-seed{seed}"
+    return folder / RUNS / f"{recipe}-seed{seed}"
 
 
 @dataclass(frozen=True)

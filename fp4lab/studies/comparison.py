@@ -119,10 +119,12 @@ def compare(
     found = run_study(plan, console=console)
     baseline_runs = found.summary.recipes[plan.baseline]
     if not baseline_runs.val_losses:
+        finished = any(recipe.val_losses for recipe in found.summary.recipes.values())
+        kept = f"; what finished is in {found.report}" if finished else ""
         raise InputError(
             f"baseline={plan.baseline!r} failed, so nothing can be compared; seed "
             f"{baseline_runs.failed[0].seed}: {baseline_runs.failed[0].reason}; mend that and call "
-            f"again, or name another baseline; what finished is in {found.report}"
+            f"again, or name another baseline{kept}"
         )
     console.print(f"report: {found.report}", highlight=False, markup=False, soft_wrap=True)
     return found

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
-from fp4lab.report.folder import LOGS, run_folder
+from fp4lab.kernels.native import library
+from fp4lab.report.folder import LOGS, RUNS, run_folder
 from fp4lab.studies.child import Job, unpicklable
 from fp4lab.studies.plan import Comparison, Plan
 from fp4lab.studies.progress import RunsProgress
@@ -38,6 +40,7 @@ def run_study(plan: Plan, *, console: Console) -> Comparison:
     with only_one(plan.folder, argument="out", user="a comparison"):
         threads = open_folder(plan, console)
         jobs = _jobs(plan, threads)
+        _tell_of_others(plan, {job.folder for job in jobs.values()}, console)
         failures = _run(plan, list(jobs.values()), console)
         return finish(plan, jobs, failures, console)
 
@@ -57,6 +60,19 @@ def _jobs(plan: Plan, threads: int) -> dict[tuple[str, int], Job]:
     return jobs
 
 
+def _tell_of_others(plan: Plan, ours: set[Path], console: Console) -> None:
+    """What a report leaves out that lies beside it: runs of an earlier call for more."""
+    others = sorted(folder.name for folder in (plan.folder / RUNS).glob("*") if folder not in ours)
+    if others:
+        console.print(
+            f"{plan.folder} holds {len(others)} more, which this report leaves out: "
+            f"{', '.join(others)}; name their recipes and seeds to have them in it",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
 def _run(plan: Plan, jobs: Sequence[Job], console: Console) -> dict[str, str]:
     """Do what is not done; the reasons of the runs that failed."""
     missing = [job for job in jobs if not is_done(job)]
@@ -64,6 +80,8 @@ def _run(plan: Plan, jobs: Sequence[Job], console: Console) -> dict[str, str]:
         console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are finished already")
     if not missing:
         return {}
+    # compiled, if need be, once and where it is seen, not by each run into its log
+    library.load()
     obstacle = unpicklable([job.work for job in missing])
     parallel = plan.parallel if obstacle is None else 1
     with RunsProgress(missing, parallel=parallel, console=console) as progress:

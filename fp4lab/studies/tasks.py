@@ -33,6 +33,11 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
     `batch` is (inputs, targets), the targets class indices of the logits' other axes.
     """
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise InputError(
+            f"a batch is a {type(batch).__name__}, not (inputs, targets) as cross_entropy takes "
+            "them; give loss=, a function of the model and a batch"
+        )
     inputs, targets = batch
     logits = model(inputs)
     return nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())

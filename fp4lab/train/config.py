@@ -14,8 +14,11 @@ import hashlib
 import json
 import math
 import os
+import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from tyro.conf import arg
 
 from fp4lab.errors import InputError, unknown
 from fp4lab.optim import Schedule
@@ -32,7 +35,7 @@ DEVICES = ("auto", "cpu", "cuda")
 class OptimConfig:
     """AdamW and its learning rate."""
 
-    learning_rate: float = 3e-3
+    learning_rate: Annotated[float, arg(aliases=["--learning-rate"])] = 3e-3
     """Peak learning rate."""
     schedule: Shape = "cosine"
     """How the rate falls: "wsd" (warm-up, stable, linear decay), "cosine" or "constant"."""
@@ -79,7 +82,7 @@ class OptimConfig:
 class ModelConfig:
     """A preset of `fp4lab.models` and the fields in which this model departs from it."""
 
-    preset: str = "gpt-tiny"
+    preset: Annotated[str, arg(aliases=["--model"])] = "gpt-tiny"
     """Name of the preset."""
     num_blocks: Unset[int] = None
     """Number of transformer blocks."""
@@ -112,7 +115,7 @@ class ModelConfig:
 class DataConfig:
     """The text, how it is cut and what is held out."""
 
-    source: str = "stdlib"
+    source: Annotated[str, arg(aliases=["--data"])] = "stdlib"
     """"stdlib", Python's own standard library, or the path of a folder of text files."""
     sequence_length: int = 64
     """Tokens in one training window."""
@@ -238,14 +241,14 @@ class RunConfig(FitConfig):
 def identity(config: Any, *, prefix: str = "") -> dict[str, Any]:
     """The fields of a nested config that are part of its hash, under dotted names."""
     flat: dict[str, Any] = {}
+    hints = typing.get_type_hints(type(config))
     for entry in dataclasses.fields(config):
         value = getattr(config, entry.name)
         if dataclasses.is_dataclass(value):
             flat |= identity(value, prefix=f"{prefix}{entry.name}.")
         elif not entry.metadata.get("operational"):
             # 1 and 1.0 are the same rate and must have the same hash.
-            is_float = str(entry.type).startswith("float") and value is not None
-            flat[prefix + entry.name] = float(value) if is_float else value
+            flat[prefix + entry.name] = float(value) if hints[entry.name] is float else value
     return flat
 
 

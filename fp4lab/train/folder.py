@@ -191,7 +191,7 @@ def _check_run(folder: Path, config: FitConfig, new: RunRecord) -> None:
     if found:
         raise InputError(
             f"folder={folder} holds another run, which differs in {', '.join(found)}; give another "
-            f"folder, or go on with that run by --config {folder / CONFIG}"
+            f"folder, or go on with that run by --config {folder / CONFIG} --out {folder}"
         )
 
 

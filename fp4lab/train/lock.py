@@ -18,10 +18,17 @@ def only_one(folder: Path, *, argument: str, user: str) -> Iterator[None]:
 
     The file of the lock stays: to delete it would let two in, one by the old and one by a new file.
 
-    Raises InputError, which names the folder's `argument` and its `user`, "a run", if it is taken.
+    Raises InputError, which names the folder's `argument` and its `user`, "a run", if it is taken
+    or cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("w")
+    except OSError as error:
+        raise InputError(
+            f"{argument}={folder} cannot be written ({error.strerror}); give a folder that can"
+        ) from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -48,10 +48,7 @@ def test_columns_without_content_are_left_out() -> None:
 
 def test_a_size_without_targets_is_told() -> None:
     told = table.footer(findings(replace(LINES[1], judged=False)))
-    assert told[:2] == [
-        "0 of 0 targets met",
-        "targets are stated for 4096x4096 and one thread, and not judged otherwise",
-    ]
+    assert told[0] == "targets are stated for 4096x4096 and one thread, and not judged otherwise"
 
 
 def test_the_figure_is_written(tmp_path: Path) -> None:

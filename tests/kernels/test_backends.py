@@ -372,6 +372,19 @@ def test_without_a_compiler_one_warning_and_the_same_codes(tmp_path: Path) -> No
         assert message.startswith(f"backend='{name}' cannot be had: the C compiler '/no/such")
 
 
+def test_a_cache_that_cannot_be_written_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(taken))
+    monkeypatch.setattr(library, "PACKAGED", tmp_path / "absent.so")
+    found, reason = library._found.__wrapped__()
+    assert found is None
+    assert str(taken) in reason
+    assert reason.endswith("set XDG_CACHE_HOME to a folder that can be written")
+
+
 def test_a_compiler_that_cannot_be_named_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", 'gcc "')
     with pytest.raises(RuntimeError, match=r"CC='gcc \"' cannot be read: No closing quotation"):

@@ -162,6 +162,10 @@ def test_what_is_finished_is_used_again_and_more_may_be_added(tmp_path: Path) ->
     old = first.summary.recipes["mxfp4"].val_losses["0"]
     assert more.summary.recipes["mxfp4"].val_losses["0"] == old
     assert more.summary.recipes["mxfp4"].interval is not None
+    fewer, said = quietly(out=tmp_path)
+    assert "holds 4 more, which this report leaves out: bf16-seed1, mxfp4-seed1, nvfp4_" in said
+    assert fewer.summary.recipes["mxfp4"].val_losses == first.summary.recipes["mxfp4"].val_losses
+    assert results(tmp_path) == after
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,8 @@ def test_another_run_in_the_folder_is_refused(
     assert "optim.beta1 (0.9, now 0.5), seed (0, now 3)" in message
     assert "\n" not in message
     assert "keep_checkpoints" not in message
-    assert message.endswith(f"go on with that run by --config {tmp_path / 'config.toml'}")
+    cure = f"go on with that run by --config {tmp_path / 'config.toml'} --out {tmp_path}"
+    assert message.endswith(cure)
     with pytest.raises(InputError, match=r"data \(sha256 aaaaaaaaaaaa, now bbbbbbbbbbbb\)"):
         run(counted_task(data="b" * 64), fit_config, tmp_path)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
