@@ -160,6 +160,8 @@ class Linear(torch.nn.Linear):
 class _QuantizedLinear(torch.autograd.Function):
     """The three products; saves x and W as they came, and a copy of the noise state."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(
         x_MK: Tensor,

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import copy
+from typing import TypeAlias
 
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
+from torch.func import (
+    functional_call,
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vmap,
+)
 
 import fp4lab
 from fp4lab import formats, nn, recipes
@@ -20,6 +30,7 @@ pytestmark = [
 ]
 
 
+Weights: TypeAlias = dict[str, torch.Tensor]
 CLIPS = formats.MXFP4.replace(name="clips", scale_rule=formats.ScaleRule.FLOOR)
 
 
@@ -132,3 +143,26 @@ def test_gradients_of_a_layer() -> None:
     for name, parameter in again.named_parameters():
         assert parameter.grad is not None
         assert torch.equal(found[name], parameter.grad)
+
+
+def test_layers_under_vmap_are_those_of_each_sample() -> None:
+    """Gradients of each sample, and an ensemble whose layers have noise of their own."""
+    linear = recipes.get("nvfp4").linear
+    layers = [nn.Linear(32, 16, recipe=linear, layer_name=f"{n}") for n in range(3)]
+    x = torch.randn(3, 16, 32)
+    state = dict(layers[0].named_parameters()), dict(layers[0].named_buffers())
+
+    def loss(weights: Weights, buffers: Weights, x: torch.Tensor) -> torch.Tensor:
+        return functional_call(layers[0], (weights, buffers), (x,)).square().sum()
+
+    found = vmap(grad(loss), in_dims=(None, None, 0))(*state, x)
+    each = [grad(loss)(*state, sample) for sample in x]
+    for name in state[0]:
+        assert torch.equal(found[name], torch.stack([gradient[name] for gradient in each]))
+    weights, buffers = stack_module_state(layers)  # type: ignore[arg-type]
+    ensemble = vmap(grad(loss))(weights, buffers, x)
+    for n, layer in enumerate(layers):
+        layer(x[n]).square().sum().backward()
+        for name, parameter in layer.named_parameters():
+            assert parameter.grad is not None
+            assert torch.equal(ensemble[name][n], parameter.grad)
