@@ -98,14 +98,7 @@ def _by_triton(a_MK: Stored, b_NK: Stored, num_columns: int, dtype: torch.dtype)
     if dtype not in DTYPES:
         return None
     a, b = (
-        triton.Factor(
-            q.codes,
-            q.scales,
-            epilogue(q.scales, q.amax, q.format, q.codes.shape[0]),
-            q.format,
-            num_columns,
-        )
-        for q in (a_MK, b_NK)
+        triton.Factor(q.codes, q.scales, epilogue(q), q.format, num_columns) for q in (a_MK, b_NK)
     )
     if not (triton.takes(a) and triton.takes(b)):
         return None

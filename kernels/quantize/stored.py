@@ -77,7 +77,7 @@ def dequantized(q: Stored, num_columns: int, dtype: torch.dtype) -> Tensor:
     if _triton_takes(q):
         from fp4lab.kernels.quantize import triton_stored
 
-        return triton_stored.dequantize(*q, num_columns, dtype)
+        return triton_stored.dequantize(q, num_columns, dtype)
     encoded = reference.from_storage(*q, num_columns)
     values = reference.dequantized(encoded, q.format, (q.codes.shape[0], num_columns))
     return rounded_to(values, dtype).contiguous()
@@ -92,7 +92,7 @@ def operand(q: Stored, num_columns: int, dtype: torch.dtype) -> tuple[Tensor, Te
     if _triton_takes(q):
         from fp4lab.kernels.quantize import triton_stored
 
-        return triton_stored.stored_operand(*q, num_columns, dtype)
+        return triton_stored.operand(q, num_columns, dtype)
     values, epilogue = reference.operand(reference.from_storage(*q, num_columns), fmt, shape)
     return rounded_to(values, dtype).contiguous(), epilogue
 
@@ -102,7 +102,7 @@ def _triton_takes(q: Stored) -> bool:
         return False
     from fp4lab.kernels.quantize import triton_stored
 
-    return triton_stored.takes(q.codes, q.scales, q.amax)
+    return triton_stored.takes(q)
 
 
 def c_takes(q: Stored) -> bool:

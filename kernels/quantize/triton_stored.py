@@ -12,6 +12,7 @@ from fp4lab.formats import WHOLE, BlockFormat
 from fp4lab.kernels.minifloat.triton import decode, stored_as
 from fp4lab.kernels.quantize import reference
 from fp4lab.kernels.quantize.reference import Result, block_sides
+from fp4lab.kernels.quantize.stored import Stored
 from fp4lab.kernels.quantize.triton_kernels import DEQUANTIZED
 from fp4lab.kernels.quantize.triton_scales import NO_LEVEL, scale_values
 from fp4lab.kernels.quantize.triton_tiles import ROW
@@ -146,15 +147,8 @@ def scales_kernel(
     tl.store(out_ptr + at, scale_values(codes, scale), mask=at < count)
 
 
-def _run(
-    codes: Tensor,
-    scales: Tensor,
-    amax: Tensor,
-    fmt: BlockFormat,
-    num_columns: int,
-    dtype: torch.dtype,
-    result: Result,
-) -> Tensor:
+def _run(q: Stored, num_columns: int, dtype: torch.dtype, result: Result) -> Tensor:
+    codes, scales, amax, fmt = q
     rows = codes.shape[0]
     written = dtype if dtype in DTYPES else torch.float32
     out = torch.empty((rows, num_columns), dtype=written, device=codes.device)
@@ -189,40 +183,27 @@ def _run(
     return out.to(dtype)
 
 
-def takes(codes: Tensor, scales: Tensor, amax: Tensor) -> bool:
-    """Whether the kernel reads these codes and scales."""
-    there = all(part.device == codes.device for part in (scales, amax))
-    return readable(codes) and codes.dtype in (torch.uint8, torch.int16) and there
+def takes(q: Stored) -> bool:
+    """Whether the kernel reads these codes."""
+    return readable(q.codes) and q.codes.dtype in (torch.uint8, torch.int16)
 
 
-def dequantize(
-    codes: Tensor,
-    scales: Tensor,
-    amax: Tensor,
-    fmt: BlockFormat,
-    num_columns: int,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
+def dequantize(q: Stored, num_columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """The values that codes and scales stand for, in float32 and then rounded to `dtype`."""
-    return _run(codes, scales, amax, fmt, num_columns, dtype, Result.DEQUANTIZED)
+    return _run(q, num_columns, dtype, Result.DEQUANTIZED)
 
 
-def stored_operand(
-    codes: Tensor,
-    scales: Tensor,
-    amax: Tensor,
-    fmt: BlockFormat,
-    num_columns: int,
-    dtype: torch.dtype = torch.float32,
+def operand(
+    q: Stored, num_columns: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
     """The operand of a product, and its epilogue, from codes and scales."""
-    values = _run(codes, scales, amax, fmt, num_columns, dtype, Result.OPERAND)
-    return values, epilogue(scales, amax, fmt, codes.shape[0])
+    return _run(q, num_columns, dtype, Result.OPERAND), epilogue(q)
 
 
-def epilogue(scales: Tensor, amax: Tensor, fmt: BlockFormat, num_rows: int) -> Tensor:
+def epilogue(q: Stored) -> Tensor:
     """What multiplies a product of stored codes after the fact."""
-    return reference.epilogue(_plain_scales(scales, fmt), amax, fmt, num_rows)
+    scales = _plain_scales(q.scales, q.format)
+    return reference.epilogue(scales, q.amax, q.format, q.codes.shape[0])
 
 
 def _plain_scales(scales: Tensor, fmt: BlockFormat) -> Tensor:

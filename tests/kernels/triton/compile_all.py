@@ -54,6 +54,7 @@ from fp4lab.kernels.philox import triton as philox
 from fp4lab.kernels.quantize import triton as quantize
 from fp4lab.kernels.quantize import triton_pair, triton_stored
 from fp4lab.kernels.quantize.reference import Noise, Quantization
+from fp4lab.kernels.quantize.stored import Stored
 
 N = 4096
 SIGNED = f.Hadamard(16, f.NVFP4_SIGNS)
@@ -138,9 +139,8 @@ def scaled(fmt: f.BlockFormat) -> Tensor:
 def stored() -> Tensor:
     one = codes(f.NVFP4)
     assert one.scales is not None
-    return triton_stored.dequantize(
-        one.values, one.scales, one.epilogue, f.NVFP4, N, torch.bfloat16
-    )
+    q = Stored(one.values, one.scales, one.epilogue, f.NVFP4)
+    return triton_stored.dequantize(q, N, torch.bfloat16)
 
 
 def bits(column_offset: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from fp4lab import formats
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, ElementType, Hadamard
+from fp4lab.kernels.quantize.stored import Stored
 from tests.kernels import matrices
 from tests.kernels.triton.operators import (
     SIGNED,
@@ -137,9 +138,9 @@ def test_codes_and_scales_back_to_values(name: str, device: str) -> None:
     there = [t.to(device) for t in stored]
     values = reference.dequantized(encoded, fmt, shape)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        got = triton_stored.dequantize(*there, fmt, shape[1], dtype)
+        got = triton_stored.dequantize(Stored(*there, fmt), shape[1], dtype)
         assert same_bits(got, canonical(values.to(dtype)))
-    operand = triton_stored.stored_operand(*there, fmt, shape[1])
+    operand = triton_stored.operand(Stored(*there, fmt), shape[1])
     assert all(map(same_bits, operand, reference.operand(encoded, fmt, shape)))
 
 
@@ -166,8 +167,8 @@ def test_one_scale_of_whole_rows_back_to_values(rows: int, scale: ElementType, d
         encoded = reference.from_storage(*stored, fmt, shape[1])
         there = [t.to(device) for t in stored]
         values = canonical(reference.dequantized(encoded, fmt, shape))
-        assert same_bits(triton_stored.dequantize(*there, fmt, shape[1]), values), fmt
-        operand = triton_stored.stored_operand(*there, fmt, shape[1])
+        assert same_bits(triton_stored.dequantize(Stored(*there, fmt), shape[1]), values), fmt
+        operand = triton_stored.operand(Stored(*there, fmt), shape[1])
         assert all(map(same_bits, operand, reference.operand(encoded, fmt, shape))), fmt
 
 
@@ -184,7 +185,7 @@ def test_every_code_of_a_scale_of_rows(scale: ElementType, device: str) -> None:
     codes, scales = torch.full((256, 3), 9, dtype=torch.uint8), torch.arange(256, dtype=torch.uint8)
     stored = [codes, scales.view(256, 1), torch.zeros(0)]
     expected = reference.operand(reference.from_storage(*stored, fmt, 3), fmt, (256, 3))
-    found = triton_stored.stored_operand(*(t.to(device) for t in stored), fmt, 3)
+    found = triton_stored.operand(Stored(*(t.to(device) for t in stored), fmt), 3)
     assert all(map(same_bits, found, expected))
 
 
@@ -199,7 +200,7 @@ def test_every_code_and_any_block_back_to_values(change: dict[str, object], devi
     amax = torch.tensor([2.5])
     encoded = reference.from_storage(codes, scales, amax, fmt, columns)
     there = [t.to(device) for t in (codes, scales, amax)]
-    got = triton_stored.dequantize(*there, fmt, columns)
+    got = triton_stored.dequantize(Stored(*there, fmt), columns)
     assert same_bits(got, reference.dequantized(encoded, fmt, (9, columns)))
 
 
