@@ -315,43 +315,32 @@ class BlockFormat:
 
     @cached_property
     def definition(self) -> str:
-        """All fields but the names, as text for operators (`from_definition` inverts it)."""
-        rows, columns = self.block or (-1, -1)
-        fields = (
-            self.element.definition,
-            self.scale.definition if self.scale is not None else "",
-            self.scale_precision.definition,
-            *(rows, columns),
-            *map(int, (self.scale_rule, self.block_scale, self.level, self.scale_ties)),
-            *map(int, (self.ties, self.overflow, self.selection, self.keep_negative_zero)),
-            *map(float, (self.scale_cap, self.amax_target, self.scale_floor, self.zero_scale)),
-        )
-        return ";".join(map(str, fields))
+        """All fields but the name, as text for operators (`from_definition` inverts it)."""
+        return ";".join(_text(getattr(self, field.name)) for field in dataclasses.fields(self)[1:])
 
     @staticmethod
     def from_definition(text: str) -> BlockFormat:
         """Inverse of `definition`, without the names."""
-        element, scale, precision, *rest = text.split(";")
-        numbers, reals = [int(field) for field in rest[:10]], [float(field) for field in rest[10:]]
-        rows, columns, scale_rule, block_scale, level, scale_ties = numbers[:6]
-        ties, overflow, selection, keep_negative_zero = numbers[6:]
-        scale_cap, amax_target, scale_floor, zero_scale = reals
-        return BlockFormat(
-            name="",
-            element=ElementType.from_definition(element),
-            scale=ElementType.from_definition(scale) if scale else None,
-            scale_precision=ElementType.from_definition(precision),
-            block=None if rows < 0 else (rows, columns),
-            scale_rule=ScaleRule(scale_rule),
-            block_scale=BlockScale(block_scale),
-            level=Level(level),
-            scale_ties=Ties(scale_ties),
-            ties=Ties(ties),
-            overflow=Overflow(overflow),
-            selection=Selection(selection),
-            keep_negative_zero=bool(keep_negative_zero),
-            scale_cap=scale_cap,
-            amax_target=amax_target,
-            scale_floor=scale_floor,
-            zero_scale=zero_scale,
-        )
+        names = [field.name for field in dataclasses.fields(BlockFormat)[1:]]
+        parts = zip(names, text.split(";"), strict=True)
+        return BlockFormat(name="", **{name: _value(name, part) for name, part in parts})
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, ElementType):
+        return value.definition
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return str(float(value) if isinstance(value, float) else int(value))
+
+
+def _value(name: str, text: str) -> Any:
+    """What `_text` was given, by the kind of the field's default."""
+    if name in ("element", "scale", "scale_precision"):
+        return ElementType.from_definition(text) if text else None
+    if name == "block":
+        return tuple(map(int, text.split("x"))) if text else None
+    kind = type(getattr(BlockFormat, name))
+    return kind(float(text)) if kind is float else kind(int(text))
