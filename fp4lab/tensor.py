@@ -33,11 +33,17 @@ FILE_CONVENTION = "fp4lab-1-amax"
 _PARTS = ("codes", "scales", "amax")
 
 
+#: pairs of numbers, and powers of two without a sign
+_NO_RESULT = (torch.float4_e2m1fn_x2, torch.float8_e8m0fnu)
+
+
 def check_result(dtype: torch.dtype, held: str) -> None:
     """InputError unless a result of this dtype can hold the values, or the product."""
     expect("dtype", dtype, torch.dtype, "use torch.float32 or another floating-point dtype")
-    if not dtype.is_floating_point:
-        raise InputError(f"dtype={dtype} cannot hold the {held}; use a floating-point dtype")
+    if not dtype.is_floating_point or dtype in _NO_RESULT:
+        raise InputError(
+            f"dtype={dtype} cannot hold the {held}; use torch.float32 or another float dtype"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -179,7 +185,8 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     once for each name.
 
     Raises:
-        InputError: a value that is no tensor, or two tensors that would get the same name.
+        InputError: a value that is no dense tensor with values, or two tensors that would get the
+            same name.
         OSError: the file cannot be written.
 
     >>> import fp4lab
@@ -232,6 +239,10 @@ def _add(flat: dict[str, Tensor], name: str, value: object) -> None:
         raise InputError(
             f"tensors[{name!r}] is a {type(value).__name__}; save takes QuantizedTensor and Tensor"
         )
+    if name == "__metadata__":
+        raise InputError("tensors has the name '__metadata__', which safetensors keeps; rename it")
+    if value.layout != torch.strided or value.device.type == "meta":
+        raise InputError(f"tensors[{name!r}] is sparse or on the meta device; make it dense first")
     if name in flat:
         raise InputError(f"tensors has two entries that are stored as {name!r}; rename one")
     flat[name] = value.detach().resolve_conj().resolve_neg().contiguous()

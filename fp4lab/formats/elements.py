@@ -68,8 +68,17 @@ class ElementType:
     has_zero: bool = True
 
     def __post_init__(self) -> None:
-        for field in ("exponent_bits", "mantissa_bits", "bias"):
-            expect(field, getattr(self, field), int, f"give {self.name!r} a whole number")
+        expect("name", self.name, str, "give the type a name in text")
+        for field, kind in (
+            *((field, int) for field in ("exponent_bits", "mantissa_bits", "bias")),
+            *((field, bool) for field in ("signed", "has_zero")),
+        ):
+            value = getattr(self, field)
+            if type(value) is not kind:
+                cure = "a whole number" if kind is int else "True or False"
+                raise InputError(
+                    f"{field}={value!r} of {self.name!r} is no {kind.__name__}; give {cure}"
+                )
         expect("specials", self.specials, Specials, "use one of formats.Specials")
         if not 1 <= self.exponent_bits <= 8 or not 0 <= self.mantissa_bits <= 23:
             raise InputError(

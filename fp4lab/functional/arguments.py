@@ -160,8 +160,9 @@ def operator_arguments(
 
 
 def _may_look(tensor: Tensor) -> bool:
-    """Whether to ask for values: on a GPU that waits for it, and a compiler has none."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Whether to ask for values: on a GPU that waits for it, and where traced there are none."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return tensor.device.type == "cpu" and not traced
 
 
 def _check_amax(amax: Tensor, fmt: BlockFormat, num_rows: int, device: torch.device) -> None:

@@ -169,7 +169,7 @@ def product(a: Prepared, b: Prepared, result: torch.dtype = torch.float32) -> Te
 def forward_copy(x: Tensor, operand: Operand, how: How, place: Place) -> Tensor:
     """The dequantized copy of X or W that fprop multiplied; no transform stands there."""
     if operand.format is None:
-        return widened(x)
+        return x
     quantizer = _quantizer(operand, place)
     copy: Tensor = ops.fake_quantize(x.to(torch.float32), quantizer, how.noise, place.stream)
     return copy

@@ -53,7 +53,7 @@ class Switch:
     def __post_init__(self) -> None:
         if self.part not in _PARTS:
             raise unknown("part", self.part, _PARTS)
-        if self.at != "decay" and (not isinstance(self.at, int) or self.at < 0):
+        if self.at != "decay" and (type(self.at) is not int or self.at < 0):
             raise InputError(f"at={self.at!r} of a switch should be a step from 0, or 'decay'")
         expect("to", self.to, Recipe, "use recipes.get(name)")
         if self.to.schedule:
@@ -213,8 +213,8 @@ class Recipe:
             removed = suffix[0] == "-"
             raise InputError(
                 f"technique={suffix[1:]!r} changes nothing in recipe {self.name!r}: "
-                + ("it is not used" if removed else "it is used already, or nothing is quantized")
-                + "; see print(recipe) for what is"
+                + ("it is not used" if removed else "it is used already, or cannot be used there")
+                + "; see print(recipe) for what is, and help(fp4lab.recipes.techniques)"
             )
         return replace(result, name=self.name + suffix)
 

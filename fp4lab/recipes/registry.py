@@ -74,6 +74,8 @@ def get(name: str) -> Recipe:
       layers 'head|*.head|*_head|output|embed_out|*.embed_out' (if there are any): bf16 everywhere
     """
     expect("name", name, str, "give the name of a recipe, such as 'nvfp4'")
+    if name.endswith(".toml"):
+        raise InputError(f"name={name!r} is a file; read it by fp4lab.recipes.read(path)")
     base, *changes = re.split(r"(?=[-+])", name)
     recipe = _with_blocks(base)
     for change in changes:

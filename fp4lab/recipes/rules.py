@@ -48,8 +48,10 @@ class Blocks:
     def __post_init__(self) -> None:
         if self.end not in _ENDS:
             raise unknown("end", self.end, _ENDS)
-        if self.count < 1:
-            raise InputError(f"count={self.count} of Blocks should be at least 1; drop the rule")
+        if type(self.count) is not int or self.count < 1:
+            raise InputError(
+                f"count={self.count!r} of Blocks should be an integer from 1; else drop the rule"
+            )
 
     @classmethod
     def first(cls, count: int) -> Blocks:

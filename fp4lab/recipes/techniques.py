@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fp4lab import formats
-from fp4lab.errors import unknown
+from fp4lab.errors import InputError, unknown
 from fp4lab.formats import NVFP4_SIGNS, WHOLE, BlockFormat, Hadamard, Rounding
 from fp4lab.recipes.operands import LinearRecipe, Operand, Source
 from fp4lab.recipes.places import PLACES, Place
@@ -44,6 +44,8 @@ def remove(linear: LinearRecipe, technique: str, *, where: str | None = None) ->
     >>> print(remove(recipes.get("nvfp4").linear, "rht").wgrad.a)
     nvfp4 SR8
     """
+    if re.fullmatch(r"rht\d+", technique):
+        raise InputError(f"technique={technique!r} has a size; leave transforms out by 'rht'")
     if technique not in TECHNIQUES:
         raise unknown("technique", technique, TECHNIQUES)
     places = _places(where)
@@ -94,6 +96,10 @@ def add(linear: LinearRecipe, technique: str, *, where: str | None = None) -> Li
     """
     sized = re.fullmatch(r"rht(\d+)", technique)
     size, technique = (int(sized[1]), "rht") if sized else (16, technique)
+    if technique == "quantization":
+        raise InputError(
+            "technique='quantization' can only be left out; begin with a recipe that quantizes"
+        )
     if technique not in _USUAL_PLACE:
         raise unknown("technique", technique, _USUAL_PLACE)
     places = _places(where or _USUAL_PLACE[technique])

@@ -14,7 +14,7 @@ from typing import Literal
 from rich.console import Console
 from torch import nn
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, expect
 from fp4lab.recipes import Recipe
 from fp4lab.studies.child import end_unguarded_child
 from fp4lab.studies.facts import module_facts, run_facts, settings, tokens_of
@@ -206,6 +206,9 @@ def _recipes(chosen: Sequence[str | Recipe]) -> dict[str, Recipe]:
         names = [name.strip() for name in chosen.split(",")]
         raise InputError(f"recipes={chosen!r} is one string; give a list, such as {names}")
     found = [load_recipe(each) if isinstance(each, str) else each for each in chosen]
+    for each in found:
+        cure = "give its name, a recipe, or the name of a format from formats.register(fmt)"
+        expect("recipes", each, Recipe, cure)
     names = [recipe.name for recipe in found]
     for name in names:
         if names.count(name) > 1:

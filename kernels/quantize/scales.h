@@ -57,7 +57,8 @@ INLINE level_t second_level(const plan_t *p, float amax, float stretch)
         encode = at_most((float)p->amax_factor / amax, FLOAT_MAX);
         if (encode == 0.0f) encode = 1.0f;
     }
-    return (level_t){p->scale, p->precision, encode * (float)(1.0 / p->target), encode, 1.0f / encode,
+    const float inverse = at_most(1.0f / encode, FLOAT_MAX);
+    return (level_t){p->scale, p->precision, encode * (float)(1.0 / p->target), encode, inverse,
                      (float)p->target, p->scale_floor, p->zero_scale, stretch,
                      p->block_scale == FOLDED};
 }

@@ -71,7 +71,8 @@ def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float
         decode = decode.clamp(min=fmt.scale_floor)
     if fmt.zero_scale:
         decode = torch.where(block_amax == 0, fmt.zero_scale, decode)
-    multiplier = (decode * outer.reciprocal()).reciprocal_().clamp_(max=FLOAT_MAX)
+    inverse = outer.reciprocal().clamp_(max=FLOAT_MAX)
+    multiplier = (decode * inverse).reciprocal_().clamp_(max=FLOAT_MAX)
     return Scales(decode, multiplier)
 
 

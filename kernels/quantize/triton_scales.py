@@ -61,7 +61,7 @@ def two_level(
         stored = tl.where(stored < plan.scale_floor, plan.scale_floor, stored)
     if plan.zero_scale != 0.0:
         stored = tl.where(block_amax == 0.0, plan.zero_scale, stored)
-    inverse = tl.div_rn(tl.full(outer.shape, 1.0, tl.float32), outer)
+    inverse = at_most_largest(tl.div_rn(tl.full(outer.shape, 1.0, tl.float32), outer))
     product = stored * inverse
     multiplier = tl.div_rn(tl.full(product.shape, 1.0, tl.float32), product)
     return stored, at_most_largest(multiplier)

@@ -257,6 +257,9 @@ ELEMENTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "a short float32 without infinity": ((8, 3, 127), ["bias=127", "2^-126"]),
     "no code for NaN": ((4, 0, 7, Specials.IEEE), ["specials=IEEE", "Specials.NAN or NONE"]),
     "no normal number": ((1, 2, 0, Specials.IEEE), ["specials=IEEE", "more exponent bits"]),
+    "a sign that is a number": ((2, 1, 1, Specials.NONE, 2), ["signed=2", "bool"]),
+    "a zero that is a word": ((2, 1, 1, Specials.NONE, True, "no"), ["has_zero='no'", "bool"]),
+    "a truth value for a width": ((2, True, 1), ["mantissa_bits=True", "int"]),
     "signed scale": ((8, 0, 127, Specials.NAN, True, False), ["has_zero=False", "signed=False"]),
 }
 

@@ -47,6 +47,15 @@ def test_leading_dimensions_are_rows(fmt: BlockFormat) -> None:
     assert torch.equal(along_rows.dequantize(), turned.dequantize().t().reshape(x.shape))
 
 
+def test_decode_scales_end_at_the_largest_number() -> None:
+    """Where the second level aims low, a large amax has an encode scale whose inverse overflows."""
+    fmt = f.NVFP4.replace(name="little", scale_cap=1e-4)
+    x = torch.tensor([[3e35, *[1.0] * 15]])
+    values = fp4lab.fake_quantize(x, fmt)
+    same(values, fp4lab.quantize(x, fmt).dequantize())
+    assert not values.any()
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=name)
 def test_fake_quantization_is_quantization_and_back(fmt: BlockFormat) -> None:
     x = torch.randn(40, 70)

@@ -166,3 +166,10 @@ def test_layers_under_vmap_are_those_of_each_sample() -> None:
         for name, parameter in layer.named_parameters():
             assert parameter.grad is not None
             assert torch.equal(ensemble[name][n], parameter.grad)
+
+
+def test_vmap_over_given_scales_and_rows() -> None:
+    many, amax = torch.randn(3, 4, 32), torch.rand(3, 1) + 4
+    found = vmap(lambda x, a: fp4lab.fake_quantize(x, formats.NVFP4, amax=a))(many, amax)
+    each = [fp4lab.fake_quantize(x, formats.NVFP4, amax=a) for x, a in zip(many, amax, strict=True)]
+    assert torch.equal(found, torch.stack(each))

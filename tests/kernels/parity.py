@@ -19,6 +19,7 @@ STATE = noise_state(7, "layer", step=3, microbatch=1)
 DECLARED = [
     f.NVFP4.replace(name="target", amax_target=6 * 16 / 17),
     f.NVFP4.replace(name="cap", scale_cap=256.0),
+    f.NVFP4.replace(name="little", scale_cap=1e-4),
     f.NVFP4.replace(name="floor", scale_floor=2.0**-6, zero_scale=0.125),
     f.NVFP4_ROWWISE.replace(name="ue5m3", scale=f.UE5M3),
     f.NVFP4.replace(name="int4", element=f.INT4, block=(1, 24)),

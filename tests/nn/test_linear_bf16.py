@@ -8,6 +8,7 @@ the final product).
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from fp4lab import nn, recipes
 from fp4lab.kernels import backends, ops
 from fp4lab.nn import gemms
 from fp4lab.nn.gemms import How
+from fp4lab.recipes import Gemm, Operand, Source
 from fp4lab.recipes.places import FPROP_W, FPROP_X, PLACES
 
 M, N, K = 128, 256, 384
@@ -155,3 +157,18 @@ def test_a_bf16_layer_compiles_as_one_graph(autocast: bool) -> None:
     x = torch.randn(32, 64, dtype=dtype)
     with torch.autocast("cpu", dtype=BF16, enabled=autocast):
         assert torch.equal(compiled(x), linear(x))
+
+
+def test_the_backward_keeps_its_numbers_where_only_fprop_switches() -> None:
+    """An operand reused from an fprop that is not quantized is that of high precision."""
+    b = Operand(format=f.NVFP4, hadamard=f.Hadamard(16))
+    w = replace(b, source=Source.FORWARD)
+    recipe = recipes.Recipe(name="a", linear=recipes.LinearRecipe(dgrad=Gemm(a=b, b=w)))
+    recipe = recipe.switch(recipes.get("mxfp8"), at=1, part="forward")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, dtype=BF16))
+    x, dy = torch.randn(64, 64).to(BF16).requires_grad_(), torch.randn(64, 64).to(BF16)
+    found = []
+    for step in (0, 1):
+        nn.convert(model, recipe.at(step))
+        found.append(torch.autograd.grad(model(x), x, dy)[0])
+    assert torch.equal(*found)

@@ -95,6 +95,10 @@ def test_keeping_nothing_is_an_error(first, last):
 
 
 def test_blocks_validate():
+    with pytest.raises(InputError, match=r"count=1\.5"):
+        Blocks.first(1.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="count=True"):
+        Blocks.last(True)
     with pytest.raises(InputError, match="count=0"):
         Blocks.first(0)
     with pytest.raises(InputError, match="did you mean 'last'"):

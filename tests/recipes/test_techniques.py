@@ -184,7 +184,10 @@ def test_adding_twice_is_an_error(technique):
     [
         ("nvfp4-rth", "did you mean 'rht'"),
         ("nvfp4-rht.wgard", "did you mean 'wgrad'"),
-        ("nvfp4+quantization", "technique='quantization' is not known"),
+        ("nvfp4+quantization", "technique='quantization' can only be left out"),
+        ("nvfp4-rht16", "leave transforms out by 'rht'"),
+        ("nvfp4_base+reuse.fprop", "used already, or cannot be used there"),
+        ("mine.toml", r"is a file; read it by fp4lab\.recipes\.read"),
         ("bf16-rht", "changes nothing in recipe 'bf16'"),
         ("nvfp4_base-sr", "not used"),
         ("nvfp4+rht3", "size=3"),

@@ -320,6 +320,7 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"recipes": ["bf16", "nvfp5"]}, "'nvfp5' is not known"),
+        ({"recipes": ["bf16", formats.NVFP4]}, r"recipes=.* is not a Recipe; .*formats\.register"),
         ({"recipes": "bf16"}, r"recipes='bf16' is one string; give a list, such as \['bf16'\]"),
         ({"recipes": []}, "recipes='' leaves nothing to compare; .* add bf16"),
         ({"recipes": ["nvfp4"]}, "recipes='nvfp4' leaves nothing to compare; .* add bf16"),

@@ -179,3 +179,24 @@ def test_pending_conjugation_and_negation_are_saved(tmp_path: Path) -> None:
     loaded = fp4lab.load(tmp_path / "c.safetensors")
     assert torch.equal(loaded["c"], c.resolve_conj())  # type: ignore[arg-type]
     assert torch.equal(loaded["imag"], torch.tensor([-2.0, 4.0]))  # type: ignore[arg-type]
+
+
+def test_what_a_file_cannot_hold_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "good"
+    fp4lab.save({"x": torch.zeros(2)}, path)
+    before = path.read_bytes()
+    for name, value in (
+        ("__metadata__", torch.zeros(2)),
+        ("sparse", torch.zeros(2).to_sparse()),
+        ("meta", torch.zeros(2, device="meta")),
+    ):
+        with pytest.raises(InputError, match=name):
+            fp4lab.save({name: value}, path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float4_e2m1fn_x2, torch.float8_e8m0fnu, torch.int32])
+def test_results_have_a_dtype_that_holds_them(dtype: torch.dtype) -> None:
+    q = fp4lab.quantize(torch.randn(2, 16), f.NVFP4)
+    with pytest.raises(InputError, match=r"cannot hold the values; use torch\.float32"):
+        q.dequantize(dtype)
