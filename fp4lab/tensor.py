@@ -42,7 +42,8 @@ def check_result(dtype: torch.dtype, held: str) -> None:
     expect("dtype", dtype, torch.dtype, "use torch.float32 or another floating-point dtype")
     if not dtype.is_floating_point or dtype in _NO_RESULT:
         raise InputError(
-            f"dtype={dtype} cannot hold the {held}; use torch.float32 or another float dtype"
+            f"dtype={dtype} cannot hold the {held}; use torch.float32 or another floating-point "
+            "dtype"
         )
 
 
