@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fp4lab import formats
 from fp4lab.errors import InputError, expect
-from fp4lab.formats import BlockFormat
+from fp4lab.formats import BlockFormat, Hadamard
 from fp4lab.kernels import ops
 from fp4lab.kernels.quantize.stored import check_parts
 from fp4lab.specs.plain import from_plain, to_plain
@@ -61,6 +61,8 @@ class QuantizedTensor:
         format: the block format.
         shape: logical shape; all dimensions before the last are flattened to rows.
         axis: -1, or -2 when blocks run along the rows: the stored matrix is then the transpose.
+        hadamard: the transform that was applied along the blocks before: the values are those of
+            the transformed tensor. Products take two tensors that were transformed alike.
 
     Raises:
         InputError: parts whose shapes, dtypes or devices do not belong together.
@@ -77,18 +79,26 @@ class QuantizedTensor:
     format: BlockFormat
     shape: torch.Size
     axis: int = -1
+    hadamard: Hadamard | None = None
 
     def __post_init__(self) -> None:
         for name, part in zip(_PARTS, self.parts(), strict=True):
             expect(name, part, Tensor, "give the part of a tensor that fp4lab.quantize made")
         expect("format", self.format, BlockFormat, "use formats.get(name)")
         expect("shape", self.shape, torch.Size, "give the torch.Size of the values")
+        cure = "use formats.Hadamard(size), or None"
+        expect("hadamard", self.hadamard, Hadamard, cure, optional=True)
         if not self.shape or self.axis not in (-1, -2):
             raise InputError(
                 f"shape={tuple(self.shape)} with axis={self.axis!r}: give at least one dimension, "
                 "and -1 or -2"
             )
         check_parts(self.parts(), self.format, *self.matrix_shape)
+        if self.hadamard is not None and self.matrix_shape[1] % self.hadamard.size:
+            raise InputError(
+                f"hadamard={self.hadamard!r} with {self.matrix_shape[1]} values along the blocks: "
+                "give a size that divides them, or None"
+            )
         for name in ("scales", "amax"):
             # no gradient flows through scales
             if getattr(self, name).requires_grad:
@@ -126,6 +136,8 @@ class QuantizedTensor:
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The values, in the logical shape (computed in float32, then rounded to dtype).
 
+        What was transformed before it was quantized stays transformed.
+
         Raises:
             InputError: dtype is not a floating-point one.
         """
@@ -150,20 +162,25 @@ class QuantizedTensor:
         )
 
     def equal(self, other: QuantizedTensor) -> bool:
-        """Whether both hold the same bits, format and shape."""
+        """Whether both hold the same bits, format, shape and transform."""
         expect("other", other, QuantizedTensor, "compare values by dequantize()")
-        return (self.format, self.shape, self.axis) == (
-            other.format,
-            other.shape,
-            other.axis,
-        ) and all(
+        return self.is_like(other) and all(
             a.dtype == b.dtype and a.shape == b.shape and _same_bytes(a, b)
             for a, b in zip(self.parts(), other.parts(), strict=True)
         )
 
+    def is_like(self, other: QuantizedTensor) -> bool:
+        """Whether both have the same format, shape, axis and transform."""
+        mine, theirs = (
+            (q.format, q.shape, q.axis, q.hadamard and q.hadamard.definition) for q in (self, other)
+        )
+        return mine == theirs
+
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
         along = "" if self.axis == -1 else ", blocks along dim -2"
+        if self.hadamard is not None:
+            along += f", after a Hadamard transform of {self.hadamard.size}"
         amax = ""
         if self.amax.numel() == 1 and self.amax.device.type != "meta":
             amax = f", amax {self.amax.item():.4g}"
@@ -181,9 +198,9 @@ def _same_bytes(a: Tensor, b: Tensor) -> bool:
 def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> None:
     """Write tensors to one safetensors file, in place of an older one only when it is complete.
 
-    Quantized tensors become `<name>.codes`, `<name>.scales` and `<name>.amax`, with format, shape
-    and axis in the metadata; others are stored as they are. Tensors that share memory are stored
-    once for each name.
+    Quantized tensors become `<name>.codes`, `<name>.scales` and `<name>.amax`, with format, shape,
+    axis and transform in the metadata; others are stored as they are. Tensors that share memory are
+    stored once for each name.
 
     Raises:
         InputError: a value that is no dense tensor with values, or two tensors that would get the
@@ -198,7 +215,7 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     """
     expect("tensors", tensors, Mapping, "give a dictionary, such as {'weight': q}")
     flat: dict[str, Tensor] = {}
-    described: dict[str, object] = {}
+    described: dict[str, dict[str, object]] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, QuantizedTensor):
             for part, value in zip(_PARTS, tensor.parts(), strict=True):
@@ -208,6 +225,8 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
                 "shape": list(tensor.shape),
                 "axis": tensor.axis,
             }
+            if tensor.hadamard is not None:
+                described[name]["hadamard"] = tensor.hadamard.definition
         else:
             _add(flat, name, tensor)
     metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
@@ -308,7 +327,7 @@ def _described(metadata: Mapping[str, str], path: str | Path) -> dict[str, Any]:
 
 def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTensor:
     keys = {"format", "shape", "axis"}
-    if not isinstance(description, dict) or set(description) != keys:
+    if not isinstance(description, dict) or set(description) - {"hadamard"} != keys:
         raise InputError(f"description of {name!r} does not have the keys {sorted(keys)}")
     fmt = from_plain(BlockFormat, description["format"], path=f"{name}.format", by_name=_by_name)
     sizes, axis = description["shape"], description["axis"]
@@ -316,9 +335,19 @@ def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTenso
     if not whole_sizes:
         raise InputError(f"shape={sizes!r} of {name!r} is not a list of sizes")
     try:
-        return QuantizedTensor(parts[0], parts[1], parts[2], fmt, torch.Size(sizes), axis)
+        transform = _transform(description.get("hadamard"))
+        codes, scales, amax = parts
+        return QuantizedTensor(codes, scales, amax, fmt, torch.Size(sizes), axis, transform)
     except InputError as error:
         raise InputError(f"{name}.{error}") from None
+
+
+def _transform(text: object) -> Hadamard | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or not re.fullmatch(r"[1-9]\d{0,8}[+-]*", text):
+        raise InputError(f"hadamard={text!r} is no size with signs, such as '16' or '4++-+'")
+    return Hadamard.from_definition(text)
 
 
 def _by_name(kind: type, name: str) -> object:

@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
 
 
 def register(fmt: BlockFormat) -> BlockFormat:
-    """Make a format known by its name, for files and the command line; returns it.
+    """Make a format known by its name, for files and the command line; returns what is known.
 
     Raises:
         InputError: a name with other characters than letters, digits and _ (a recipe's name may
@@ -36,7 +36,7 @@ def register(fmt: BlockFormat) -> BlockFormat:
         raise InputError(
             f"name={fmt.name!r} is taken by a format with other fields; choose another name"
         )
-    return fmt
+    return known
 
 
 def get(name: str) -> BlockFormat:

@@ -66,7 +66,8 @@ def quantize(
             do `stream`, `row_ids` and `column_offset`.
         stream: number of the operand in its layer; other numbers give independent noise.
         axis: -1: blocks run along the last dimension; -2: along the flattened others.
-        hadamard: transform along the blocks before quantization (the result stays transformed).
+        hadamard: transform along the blocks before quantization (the result stays transformed, and
+            remembers it).
         amax: second-level amax to use (`[1]`, or one per row, at least 0) instead of x's own, which
             is that of the transform after it was rounded to x's dtype.
         ragged: "error", or "pad": incomplete blocks are filled with zeros that decode to nothing.
@@ -103,7 +104,7 @@ def quantize(
         column_offset=column_offset,
     )
     codes, scales, amax = ops.quantize(*arguments)
-    return QuantizedTensor(codes, scales, amax, fmt, x.shape, axis)
+    return QuantizedTensor(codes, scales, amax, fmt, x.shape, axis, hadamard)
 
 
 def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor:

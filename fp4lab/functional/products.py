@@ -33,8 +33,7 @@ def scaled_matmul(
 
     Args:
         a: `[M, K]` with blocks along K (or `[K, M]` with axis=-2); leading dimensions are rows.
-        b: `[N, K]` likewise; after the same Hadamard transform as a, or none, which is not checked
-            (a QuantizedTensor does not remember it).
+        b: `[N, K]` likewise; after the same Hadamard transform as a, or none.
         accumulate: "exact": float32 operands and sums. "fast": bf16 operands with float32 sums, and
             products rounded to bf16; only where a CPU has bf16 instructions, or on a GPU.
         dtype: of the result.
@@ -49,8 +48,8 @@ def scaled_matmul(
     empty result. Zeros that filled incomplete blocks add nothing.
 
     Raises:
-        InputError: an operand that is not quantized, different K, a dtype that is not a
-            floating-point one, or "fast" where the machine or the format rules it out.
+        InputError: an operand that is not quantized, different K or transforms, a dtype that is not
+            a floating-point one, or "fast" where the machine or the format rules it out.
 
     >>> from fp4lab import formats, quantize
     >>> q = quantize(torch.tensor([[0.0, 1.0, 2.0, 6.0] * 4, [3.0, -6.0] * 8]), formats.NVFP4)
@@ -108,6 +107,11 @@ def _check_inner(a: QuantizedTensor, b: QuantizedTensor) -> None:
             f"a contracts {a.matrix_shape[1]} values and b {b.matrix_shape[1]}; both must be "
             "quantized along the same dimension (axis=-2 quantizes along rows)"
         )
+    transforms = [q.hadamard and q.hadamard.definition for q in (a, b)]
+    if transforms[0] != transforms[1]:
+        raise InputError(
+            f"a is {a!r} and b {b!r}; give hadamard= to both when they are quantized, or to none"
+        )
 
 
 def _operand(q: QuantizedTensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -156,7 +160,7 @@ def grouped_scaled_matmul(
     expect("row_counts", row_counts, Sequence, "give a list of integers, one for each group")
     for number, q in enumerate(b):
         _check_factor(f"b[{number}]", q)
-        if (q.format, q.shape, q.axis) != (b[0].format, b[0].shape, b[0].axis):
+        if not q.is_like(b[0]):
             raise InputError(f"b[{number}] is {q!r} and b[0] {b[0]!r}; all must be alike")
     counts = [whole(f"row_counts[{n}]", count, 0, 2**63 - 1) for n, count in enumerate(row_counts)]
     if not b:
@@ -201,8 +205,8 @@ def packed_linear(
 
     Args:
         x: `[.., K]`, float16 to float64 (float64 is rounded to float32 first).
-        weight: `[N, K]`, blocks along K. One that was quantized after a Hadamard transform wants x
-            after the same one (a QuantizedTensor does not remember it).
+        weight: `[N, K]`, blocks along K. Where it was quantized after a Hadamard transform, x is
+            transformed alike first, rounded to its dtype.
         activations: "same", or "int8": x in blocks of 16 with a float32 scale each, rounded to
             `-127 .. 127`, which costs about 0.5 % of accuracy and is faster where the CPU has VNNI.
         dtype: of the result; None: that of x.
@@ -244,6 +248,8 @@ def packed_linear(
     result = x.dtype if dtype is None else dtype
     check_result(result, "product")
     x_BK = x.detach().reshape(x.shape[:-1].numel(), x.shape[-1])
+    if weight.hadamard is not None:
+        x_BK = ops.hadamard(x_BK, weight.hadamard.definition, 1)
     y_BN: Tensor = ops.packed_matmul(
         x_BK, *weight.parts(), weight.format.definition, activations == "int8"
     )

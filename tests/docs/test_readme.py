@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fp4lab import recipes
+from fp4lab.formats import table
 
 TEXT = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 
@@ -17,8 +18,12 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
-def test_the_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
+    # what an example registers is gone after it
+    monkeypatch.setattr(table, "_FORMATS", dict(table._FORMATS))
     examples = [block for block in blocks("python") if "build_model" not in block]
     assert len(examples) == 3
     names: dict[str, object] = {}
@@ -27,6 +32,7 @@ def test_the_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "QuantizedTensor(nvfp4 64x128, 4.50 bits a value" in printed
     assert "2 converted" in printed
+    assert recipes.get("nvfp4_1x32").linear.fprop.a.format == names["mine"]
 
 
 def test_the_recipe_file_is_one() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from fp4lab import formats as f
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.kernels import ops
+from fp4lab.kernels.hadamard.reference import hadamard
 
 FORMATS = [f.get(name) for name in f.names()]
 
@@ -122,3 +125,52 @@ def test_repr_says_what_it_is_in_one_line() -> None:
     assert "amax" not in repr(fp4lab.quantize(x, f.MXFP4, ragged="pad"))
     assert "meta" in repr(fp4lab.quantize(x, f.NVFP4).to("meta"))
     assert "0x16" in repr(fp4lab.quantize(x[:0], f.NVFP4))
+
+
+TRANSFORM = f.Hadamard(16, (1, -1) * 8)
+
+
+def test_a_transform_is_remembered(tmp_path: Path) -> None:
+    x = torch.randn(8, 32)
+    q = fp4lab.quantize(x, f.NVFP4, hadamard=TRANSFORM)
+    plain = fp4lab.quantize(x, f.NVFP4)
+    assert "after a Hadamard transform of 16" in repr(q)
+    assert "transform" not in repr(plain)
+    unmarked = replace(q, hadamard=None)
+    assert not q.equal(unmarked)
+    assert q.equal(q.to("cpu"))
+    fp4lab.save({"q": q, "plain": plain}, tmp_path / "file")
+    loaded = fp4lab.load(tmp_path / "file")
+    for name, kept in (("q", q), ("plain", plain)):
+        again = loaded[name]
+        assert isinstance(again, fp4lab.QuantizedTensor)
+        assert again.equal(kept)
+    with pytest.raises(InputError, match=r"hadamard=.*give a size that divides them"):
+        replace(q, hadamard=f.Hadamard(64))
+    with pytest.raises(InputError, match=r"hadamard=16 is not a Hadamard"):
+        replace(q, hadamard=16)
+
+
+def test_products_take_what_was_transformed_alike() -> None:
+    x, w = torch.randn(8, 32), torch.randn(16, 32)
+    a, b = (fp4lab.quantize(t, f.NVFP4, hadamard=TRANSFORM) for t in (x, w))
+    plain = fp4lab.quantize(w, f.NVFP4)
+    exact = a.dequantize(torch.float64) @ b.dequantize(torch.float64).t()
+    assert torch.allclose(fp4lab.scaled_matmul(a, b).double(), exact, rtol=1e-6, atol=1e-6)
+    assert torch.allclose(exact, x.double() @ w.double().t(), atol=4)
+    for other in (plain, fp4lab.quantize(w, f.NVFP4, hadamard=f.Hadamard(16))):
+        with pytest.raises(InputError, match="give hadamard= to both"):
+            fp4lab.scaled_matmul(a, other)
+        with pytest.raises(InputError, match="give hadamard= to both"):
+            fp4lab.grouped_scaled_matmul(a, [other], [8])
+        with pytest.raises(InputError, match="all must be alike"):
+            fp4lab.grouped_scaled_matmul(a, [b, other], [4, 4])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_weights_that_were_transformed_take_x_as_it_is(dtype: torch.dtype) -> None:
+    x, w = torch.randn(3, 32).to(dtype), torch.randn(16, 32)
+    weight = fp4lab.quantize(w, f.NVFP4, hadamard=TRANSFORM)
+    by_hand = fp4lab.packed_linear(hadamard(x, TRANSFORM), replace(weight, hadamard=None))
+    assert torch.equal(fp4lab.packed_linear(x, weight), by_hand)
+    assert torch.allclose(by_hand.float(), x.float() @ w.t(), atol=4)
