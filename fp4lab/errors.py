@@ -77,9 +77,7 @@ def unknown(argument: str, value: object, known: Iterable[str], *, shown: str = 
     "format='MXFP6' is not known; use one of mxfp6_e2m3, mxfp6_e3m2"
     """
     names, given = sorted(known), str(value).lower()
-    near = [name for name in names if name.lower() == given]
-    if not near and given:
-        near = [name for name in names if name.lower().startswith(given)]
+    near = [name for name in names if given and name.lower().startswith(given)]
     if not near:
         folded = {name.lower(): name for name in names}
         alike = 0.7 if len(names) <= FEW else 0.6

@@ -112,6 +112,11 @@ class QuantizedTensor:
         return (rows, columns) if self.axis == -1 else (columns, rows)
 
     @property
+    def transform(self) -> str:
+        """Size and signs of the Hadamard transform, which are alike where it is; "" for none."""
+        return "" if self.hadamard is None else self.hadamard.definition
+
+    @property
     def device(self) -> torch.device:
         """Where codes and scales are."""
         return self.codes.device
@@ -171,9 +176,7 @@ class QuantizedTensor:
 
     def is_like(self, other: QuantizedTensor) -> bool:
         """Whether both have the same format, shape, axis and transform."""
-        mine, theirs = (
-            (q.format, q.shape, q.axis, q.hadamard and q.hadamard.definition) for q in (self, other)
-        )
+        mine, theirs = ((q.format, q.shape, q.axis, q.transform) for q in (self, other))
         return mine == theirs
 
     def __repr__(self) -> str:
@@ -225,8 +228,8 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
                 "shape": list(tensor.shape),
                 "axis": tensor.axis,
             }
-            if tensor.hadamard is not None:
-                described[name]["hadamard"] = tensor.hadamard.definition
+            if tensor.transform:
+                described[name]["hadamard"] = tensor.transform
         else:
             _add(flat, name, tensor)
     metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
@@ -345,9 +348,12 @@ def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTenso
 def _transform(text: object) -> Hadamard | None:
     if text is None:
         return None
-    if not isinstance(text, str) or not re.fullmatch(r"[1-9]\d{0,8}[+-]*", text):
-        raise InputError(f"hadamard={text!r} is no size with signs, such as '16' or '4++-+'")
-    return Hadamard.from_definition(text)
+    try:
+        return Hadamard.from_definition(str(text))
+    except ValueError:
+        raise InputError(
+            f"hadamard={text!r} is no size with signs, such as '16' or '4++-+'"
+        ) from None
 
 
 def _by_name(kind: type, name: str) -> object:

@@ -156,8 +156,8 @@ def _check_native(name: str, device: torch.device) -> None:
     there, wanted = instruction_sets(), name.partition("-")[2]
     if not there or (wanted and wanted not in there):
         reason = load()[1] or f"this processor and compiler have {', '.join(there)}"
-        cure = "use 'native'" if there else "or use 'torch'"
-        raise InputError(f"backend={name!r} cannot be had: {reason}, {cure}")
+        cure = "; use 'native'" if there else ", or use 'torch'"
+        raise InputError(f"backend={name!r} cannot be had: {reason}{cure}")
 
 
 def _check_triton(device: torch.device) -> None:

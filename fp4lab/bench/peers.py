@@ -236,13 +236,10 @@ def _microxcaling() -> list[Work]:
     def mx_fake(x: Tensor) -> Any:
         return quantize_mx_op(x, specs, elem_format=kind, axes=[-1], round="even")
 
+    fmt = formats.get("mxfp4_floor")
     return [
-        Work(kind=MX_FAKE, run=mx_fake, fmt=formats.get("mxfp4_floor")),
-        Work(
-            kind=MX_LINEAR,
-            run=lambda x, w: mx.linear(x, w, mx_specs=specs),
-            fmt=formats.get("mxfp4_floor"),
-        ),
+        Work(kind=MX_FAKE, run=mx_fake, fmt=fmt),
+        Work(kind=MX_LINEAR, run=lambda x, w: mx.linear(x, w, mx_specs=specs), fmt=fmt),
     ]
 
 

@@ -343,4 +343,4 @@ def _value(name: str, text: str) -> Any:
     if name == "block":
         return tuple(map(int, text.split("x"))) if text else None
     kind = type(getattr(BlockFormat, name))
-    return kind(float(text)) if kind is float else kind(int(text))
+    return float(text) if kind is float else kind(int(text))

@@ -69,10 +69,11 @@ class ElementType:
 
     def __post_init__(self) -> None:
         expect("name", self.name, str, "give the type a name in text")
-        for field, kind in (
-            *((field, int) for field in ("exponent_bits", "mantissa_bits", "bias")),
-            *((field, bool) for field in ("signed", "has_zero")),
-        ):
+        kinds: dict[str, type] = {
+            **dict.fromkeys(("exponent_bits", "mantissa_bits", "bias"), int),
+            **dict.fromkeys(("signed", "has_zero"), bool),
+        }
+        for field, kind in kinds.items():
             value = getattr(self, field)
             if type(value) is not kind:
                 cure = "a whole number" if kind is int else "True or False"

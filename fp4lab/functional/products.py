@@ -107,8 +107,7 @@ def _check_inner(a: QuantizedTensor, b: QuantizedTensor) -> None:
             f"a contracts {a.matrix_shape[1]} values and b {b.matrix_shape[1]}; both must be "
             "quantized along the same dimension (axis=-2 quantizes along rows)"
         )
-    transforms = [q.hadamard and q.hadamard.definition for q in (a, b)]
-    if transforms[0] != transforms[1]:
+    if a.transform != b.transform:
         raise InputError(
             f"a is {a!r} and b {b!r}; give hadamard= to both when they are quantized, or to none"
         )
@@ -248,8 +247,8 @@ def packed_linear(
     result = x.dtype if dtype is None else dtype
     check_result(result, "product")
     x_BK = x.detach().reshape(x.shape[:-1].numel(), x.shape[-1])
-    if weight.hadamard is not None:
-        x_BK = ops.hadamard(x_BK, weight.hadamard.definition, 1)
+    if weight.transform:
+        x_BK = ops.hadamard(x_BK, weight.transform, 1)
     y_BN: Tensor = ops.packed_matmul(
         x_BK, *weight.parts(), weight.format.definition, activations == "int8"
     )

@@ -41,6 +41,14 @@ def test_tail_takes_whole_lines_only_and_follows_a_cut(tmp_path: Path) -> None:
     assert (tail.step, tail.loss) == (2, 0.5)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that progress sees."""
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    return clock
+
+
 def jobs_in(folder: Path) -> list[Job]:
     return [
         Job(name, folder / name, folder / "log", FakeWork(), 100, 1)
@@ -53,9 +61,7 @@ def write(job: Job, text: str) -> None:
     (job.folder / "metrics.jsonl").write_text(text)
 
 
-def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+def test_lines_where_there_is_no_terminal(tmp_path: Path, clock: list[float]) -> None:
     out = io.StringIO()
     jobs = jobs_in(tmp_path)
     write(jobs[0], line(20))  # from an earlier start: no part of the speed
@@ -78,10 +84,8 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
     ]
 
 
-def test_the_last_run_to_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_run_to_end_is_waited_for(tmp_path: Path, clock: list[float]) -> None:
     """Five runs of 100 steps, two at a time, one of them half as fast: not all cores stay busy."""
-    clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     jobs = [Job(name, tmp_path / name, tmp_path / "log", FakeWork(), 100, 1) for name in "abcde"]
     out = io.StringIO()
     with RunsProgress(jobs, parallel=2, console=Console(file=out, width=200)) as shown:
@@ -96,11 +100,7 @@ def test_the_last_run_to_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-def test_the_first_steps_of_a_run_say_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+def test_the_first_steps_of_a_run_say_little(tmp_path: Path, clock: list[float]) -> None:
     out = io.StringIO()
     jobs = jobs_in(tmp_path)
     with RunsProgress(jobs, parallel=2, console=Console(file=out, width=200)) as shown:
@@ -115,12 +115,8 @@ def test_the_first_steps_of_a_run_say_little(
     assert out.getvalue().splitlines()[-1].endswith("| 0:10 left")
 
 
-def test_a_run_that_goes_back_to_its_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_goes_back_to_its_checkpoint(tmp_path: Path, clock: list[float]) -> None:
     """Steps beyond the checkpoint are made again: they must not count as a speed below zero."""
-    clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     out = io.StringIO()
     jobs = jobs_in(tmp_path)[:1]
     write(jobs[0], line(60))

@@ -132,6 +132,8 @@ def test_files_of_another_convention_are_refused(
         ({"axis": 0}, "w.shape=.* with axis=0"),
         ({"axis": -2}, "w.codes of shape"),
         ({"more": 1}, "'w' does not have the keys"),
+        ({"hadamard": "16?"}, r"w\.hadamard='16\?' is no size with signs"),
+        ({"hadamard": 16.5}, r"w\.hadamard=16\.5 is no size with signs"),
     ],
 )
 def test_wrong_metadata_is_named(
