@@ -19,7 +19,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 #: the packages of whose `__all__` every function and class has an example
 ROOMS = (
     *("fp4lab", "fp4lab.data", "fp4lab.formats", "fp4lab.functional", "fp4lab.instruments"),
-    *("fp4lab.models", "fp4lab.nn", "fp4lab.optim", "fp4lab.recipes"),
+    *("fp4lab.models", "fp4lab.nn", "fp4lab.optim", "fp4lab.plots", "fp4lab.recipes"),
 )
 _MEMBERS = "an enum whose members explain themselves"
 #: what needs no example of its own, and why
