@@ -126,6 +126,13 @@ def report(words: list[str]) -> int:
     return command.redraw(parse("report", command.ReportArguments, words))
 
 
+def diff(words: list[str]) -> int:
+    """Print what differs between two runs."""
+    from fp4lab.report import command
+
+    return command.diff(parse("diff", command.DiffArguments, words))
+
+
 def bench(words: list[str]) -> int:
     """Measure the speed of the operators."""
     from fp4lab.bench import command
@@ -139,6 +146,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (train, "train a language model under a precision recipe"),
     "eval": (evaluate, "the held-out loss of a checkpoint"),
     "report": (report, "draw the report of a comparison again"),
+    "diff": (diff, "what differs between two runs: config, recipe, data, environment, losses"),
     "bench": (bench, "measure the operators here against a copy, a matmul and other packages"),
 }
 

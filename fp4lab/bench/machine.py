@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ import fp4lab
 from fp4lab.bench.rows import Setting
 from fp4lab.kernels import backends
 from fp4lab.kernels.native import library
+from fp4lab.train.environment import cpu_name
 
 
 def describe(setting: Setting) -> dict[str, Any]:
@@ -41,16 +41,6 @@ def describe(setting: Setting) -> dict[str, Any]:
         **backend_in_force(setting.device),
         "date": time.strftime("%Y-%m-%d"),
     }
-
-
-def cpu_name() -> str:
-    """The processor's own name, or its architecture where the system tells no more."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(names), platform.processor() or platform.machine())
 
 
 def backend_in_force(device: torch.device) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def save(findings: Findings, folder: Path) -> Path | None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
-    figure.savefig(path, dpi=150, facecolor=LIGHT)
+    figure.savefig(path, dpi=150, facecolor=LIGHT.ground)
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
@@ -63,6 +62,10 @@ class ConversionReport:
         """Names of the modules with which this was done."""
         return tuple(row.name for row in self.rows if row.action == action)
 
+    def names_joined(self, action: Action) -> tuple[str, ...]:
+        """The same as the table writes them, blocks that fare alike in one: `blocks.0-3.up`."""
+        return tuple(cells[0] for cells in _cells(row for row in self.rows if row.action == action))
+
     @property
     def summary(self) -> str:
         """One line of counts."""
@@ -82,13 +85,6 @@ class ConversionReport:
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.summary)}</p>{html_table(_HEADER, _cells(self.rows))}"
-
-
-def names_in(text: str, action: Action) -> list[str]:
-    """The names with which this was done, from a report that was printed."""
-    rows = [re.split(r" {2,}", line) for line in text.splitlines()]
-    column = _HEADER.index("action")
-    return [row[0] for row in rows if row[column : column + 1] == [action]]
 
 
 def _cells(rows: Iterable[Row]) -> list[tuple[str, ...]]:

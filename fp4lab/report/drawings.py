@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
+from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.report import words
+from fp4lab.report.digest import Digest, digest
 from fp4lab.report.error_map import Share, share_map, sqnr_map
 from fp4lab.report.figures import gap_bars, loss_curves, relative_curves, widest_window
 from fp4lab.report.folder import Findings
-from fp4lab.report.summary import FAILED
+from fp4lab.report.summary import FAILED, RecipeSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: the names of all figures that a report may have
-NAMES = ("gaps", "loss", "relative", "sqnr", *get_args(Share))
-
-
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, its file name, title, caption, and `alt`: what it shows, in words."""
+    """A figure, its name in the page, title, caption, and `alt`: what it shows, in words."""
 
     name: str
     title: str
@@ -41,7 +39,7 @@ def drawings(found: Findings) -> Iterator[Drawing]:
     aside = "A recipe that is named above the picture leaves it."
     losses = ", ".join(f"{n} {words.number(summary.recipes[n].val_loss)}" for n in summary.order)
     gaps = ", ".join(
-        f"{name} {words.number(summary.recipes[name].gap, sign=True)}"
+        f"{name} {_gap(summary.recipes[name], words.level(summary))}"
         for name in summary.order
         if summary.recipes[name].gap is not None and name != summary.baseline
     )
@@ -75,13 +73,17 @@ def drawings(found: Findings) -> Iterator[Drawing]:
     yield from _error_drawings(found)
 
 
+def _gap(recipe: RecipeSummary, level: str) -> str:
+    sure = f" ({level} interval {words.interval(recipe.interval)})" if recipe.interval else ""
+    return words.number(recipe.gap, sign=True) + sure
+
+
 def _error_drawings(found: Findings) -> Iterator[Drawing]:
     summary = found.summary
     given = {name: found.errors[name] for name in summary.recipes if name in found.errors}
     errors = {name: e for name, e in given.items() if name != summary.baseline and e.operands}
     if not errors:
         return
-    names = ", ".join(errors)
     where = (
         "Columns: operands and product of the forward GEMM (X, W, Y), of the input gradient"
         " (dY, W^T, dX) and of the weight gradient (dY^T, X^T, dW)."
@@ -94,7 +96,8 @@ def _error_drawings(found: Findings) -> Iterator[Drawing]:
         "Signal to quantization noise of each trained model (seed"
         f" {', '.join(map(str, seeds))}) on its last training batch, against full precision on the"
         f" same tensors; higher is better. The baseline {summary.baseline} is left out. {where}",
-        f"Heat map: SQNR in dB of every layer's operands and products for {names}.",
+        "Heat map: SQNR in dB of every layer's operands and products. Products:"
+        f" {'; '.join(_lowest(row) for row in digest(errors) if row.sqnr_db is not None)}.",
     )
     shares: dict[Share, str] = {
         "underflow": "Percent of an operand's nonzero values that became zero",
@@ -107,5 +110,18 @@ def _error_drawings(found: Findings) -> Iterator[Drawing]:
                 share.capitalize(),
                 share_map(errors, share),
                 f"{what}, on the same batch of the same models.",
-                f"Heat map: {share} in percent of every layer's operands for {names}.",
+                f"Heat map: {share} in percent of every layer's operands. Highest:"
+                f" {'; '.join(_highest(name, found, share) for name, found in errors.items())}.",
             )
+
+
+def _lowest(row: Digest) -> str:
+    return (
+        f"{row.recipe} {row.product} median {words.number(row.sqnr_db, 1)},"
+        f" lowest {words.number(row.lowest_db, 1)} in {row.layer}"
+    )
+
+
+def _highest(name: str, found: LayerErrors, share: Share) -> str:
+    worst = max(found.operands, key=lambda row: getattr(row, share))
+    return f"{name} {100 * getattr(worst, share):.1f} ({worst.operand} of {worst.layer})"

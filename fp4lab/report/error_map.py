@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 LABELLED_LAYERS = 40
 #: panels beside each other: with more, the page's width makes the labels too small to read
 PANELS = 2
+#: points; three quarters of the pixels in which the page shows them
+LABEL_TEXT, CELL_TEXT = 8, 7
 #: better cells share one colour, or a layer in BF16 would leave none to tell the others apart
 BEST_SHOWN_DB = 40.0
+#: so few that the colour bar is drawn as tiles: an SVG would hold more of them as a PNG image
+SHADES = 32
 Column = tuple[str, str]
 Share = Literal["underflow", "saturation"]
 OPERANDS: list[Column] = [(place.gemm, place.label) for place in PLACES]
@@ -63,6 +67,8 @@ def _map(
     *,
     most: float = np.inf,
 ) -> Figure:
+    from matplotlib import colormaps
+
     layers = {name: _layers(found) for name, found in errors.items()}
     tables = {
         name: np.array(
@@ -80,9 +86,11 @@ def _map(
     grid = list(figure.subplots(rows, across, squeeze=False).flat)
     low, high = _range(list(tables.values()), most)
     mesh: QuadMesh | None = None
+    shades = colormaps[colours].resampled(SHADES)
     for index, (name, table) in enumerate(tables.items()):
         ax = grid[index]
-        mesh = ax.pcolormesh(table, cmap=colours, vmin=low, vmax=high, edgecolors="none")
+        mesh = ax.pcolormesh(table, cmap=shades, vmin=low, vmax=high, edgecolors="none",
+                             clip_on=False)  # fmt: skip
         _label(ax, name, layers[name], columns, first=index % across == 0)
         if len(table) <= LABELLED_LAYERS:
             _numbers(ax, table, mesh)
@@ -130,18 +138,18 @@ def _label(
     ax: Axes, name: str, layers: Sequence[str], columns: Sequence[Column], *, first: bool
 ) -> None:
     style.ink(ax)
-    ax.set_title(name, color=style.INK, fontsize=11)
+    ax.set_title(style.plain(name), color=style.INK, fontsize=11)
     ax.invert_yaxis()
-    ax.set_xticks(np.arange(len(columns)) + 0.5, labels=[part for _, part in columns], fontsize=8)
+    ax.set_xticks(np.arange(len(columns)) + 0.5, labels=[part for _, part in columns])
     for edge in range(1, len(columns)):
         if columns[edge][0] != columns[edge - 1][0]:
             ax.axvline(edge, color=style.GREY, linewidth=1.5)
     ticks = range(0, len(layers), 1 + max(len(layers) - 1, 0) // LABELLED_LAYERS)
     ax.set_yticks(
         [tick + 0.5 for tick in ticks],
-        labels=[layers[i] for i in ticks] if first else [""] * len(ticks),
+        labels=[style.plain(layers[i]) for i in ticks] if first else [""] * len(ticks),
     )
-    ax.tick_params(length=0, labelsize=8)
+    ax.tick_params(length=0, labelsize=LABEL_TEXT)
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
 
@@ -151,6 +159,5 @@ def _numbers(ax: Axes, table: NDArray[np.float64], mesh: QuadMesh) -> None:
     for (row, column), value in np.ndenumerate(table):
         if np.isfinite(value):
             red, green, blue, _ = mesh.to_rgba(np.array(value))
-            light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.45
-            ax.text(column + 0.5, row + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=6.5,
-                    color="black" if light else "white")  # fmt: skip
+            ax.text(column + 0.5, row + 0.5, f"{value:.0f}", ha="center", va="center",
+                    fontsize=CELL_TEXT, color=style.text_on((red, green, blue)))  # fmt: skip

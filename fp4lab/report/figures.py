@@ -20,6 +20,7 @@ from fp4lab.report.summary import DIVERGED, Summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 Curves = Mapping[str, Mapping[int, Curve]]
 Tails = dict[str, list[NDArray[np.float64]]]
@@ -43,28 +44,30 @@ def loss_curves(curves: Curves, baseline: str, apart: Collection[str] = ()) -> F
     ax = style.axes(figure, "step", "loss (nats)")
     colours, dashes = style.colours(list(curves), baseline), style.dashes(list(curves))
     tails: Tails = {name: [] for name in curves}
+    lines: dict[str, Line2D] = {}
     for name, runs in curves.items():
         for curve in runs.values():
             width = window(len(curve.train.steps))
             steps, losses = running_mean(curve.train.steps, curve.train.losses, width)
-            ax.plot(*thin(steps, losses), linewidth=1.3, linestyle=dashes[name],
-                    color=colours[name], label=None if tails[name] else name)  # fmt: skip
+            (lines[name],) = ax.plot(*thin(steps, losses), linewidth=1.3,
+                                     linestyle=dashes[name], color=colours[name])  # fmt: skip
             ax.plot(curve.evaluation.steps, curve.evaluation.losses, "o", markersize=3.5,
                     color=colours[name])  # fmt: skip
             tails[name] += [_tail(losses), curve.evaluation.losses]
     _focus(ax, tails, apart)
-    style.legend(ax)
+    style.legend(ax, lines)
     return figure
 
 
 def relative_curves(curves: Curves, baseline: str, apart: Collection[str] = ()) -> Figure:
     """Loss in percent above the baseline's, per recipe, mean over the seeds that both have."""
     figure = style.new_figure(7.6, 3.6)
-    ax = style.axes(figure, "step", f"loss above {baseline} (%)")
+    ax = style.axes(figure, "step", f"loss above {style.plain(baseline)} (%)")
     colours, dashes = style.colours(list(curves), baseline), style.dashes(list(curves))
     ax.axhline(0.0, color=style.GREY, linewidth=1.0)
     reference = curves.get(baseline, {})
     tails: Tails = {baseline: [np.zeros(1)]}
+    lines: dict[str, Line2D] = {}
     for name, runs in curves.items():
         shared = sorted(runs.keys() & reference.keys())
         if name == baseline or not shared:
@@ -74,15 +77,15 @@ def relative_curves(curves: Curves, baseline: str, apart: Collection[str] = ()) 
         steps, percent = relative_difference(
             [curve.train for curve in ours], [curve.train for curve in theirs], width
         )
-        ax.plot(*thin(steps, percent), color=colours[name], linestyle=dashes[name],
-                linewidth=1.3, label=name)  # fmt: skip
+        (lines[name],) = ax.plot(*thin(steps, percent), color=colours[name],
+                                 linestyle=dashes[name], linewidth=1.3)  # fmt: skip
         steps, points = relative_difference(
             [curve.evaluation for curve in ours], [curve.evaluation for curve in theirs], 1
         )
         ax.plot(steps, points, "o", markersize=3.5, color=colours[name])
         tails[name] = [_tail(percent), points]
     _focus(ax, tails, apart)
-    style.legend(ax)
+    style.legend(ax, lines)
     return figure
 
 
@@ -105,7 +108,7 @@ def _focus(ax: Axes, tails: Tails, apart: Collection[str]) -> None:
     low, high = low - margin, high + margin
     ax.set_ylim(low, high)
     leaving = [
-        name
+        style.plain(name)
         for name, lines in tails.items()
         if any(not low <= value <= high for line in lines for value in line[len(line) // 2 :])
     ]
@@ -121,7 +124,7 @@ def gap_bars(summary: Summary) -> Figure:
     """
     names = [n for n, r in summary.recipes.items() if r.gap is not None and n != summary.baseline]
     figure = style.new_figure(7.6, 0.9 + 0.45 * max(len(names), 1))
-    ax = style.axes(figure, f"validation loss above {summary.baseline} (nats)", "")
+    ax = style.axes(figure, f"validation loss above {style.plain(summary.baseline)} (nats)", "")
     ax.grid(visible=False, axis="y")
     colours = style.colours(list(summary.recipes), summary.baseline)
     ends: dict[str, list[float]] = {}
@@ -138,7 +141,7 @@ def gap_bars(summary: Summary) -> Figure:
         ax.annotate(label, (1.02, row), xycoords=("axes fraction", "data"), va="center",
                     color=style.INK)  # fmt: skip
         ends[name] = [gap, low, high]
-    ax.set_yticks(range(len(names)), labels=names)
+    ax.set_yticks(range(len(names)), labels=[style.plain(name) for name in names])
     ax.invert_yaxis()
     sound = [x for name in names if not summary.recipes[name].diverged for x in ends[name]]
     if sound:

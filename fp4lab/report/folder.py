@@ -5,7 +5,7 @@ errors.json      quantization errors of every layer, a table a recipe
 comparison.json  what is compared: the settings that must not change, and facts for the reader
 runs/            a folder a run, `<recipe>-seed<k>`, as `fp4lab.train` writes it
 logs/            what each run printed, and why it failed
-figures/*.png, report.html
+report.html      the page that shows all this
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fp4lab.errors import InputError
 from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.recipes import Recipe, read
 from fp4lab.report.curves import Curve, read_curve
+from fp4lab.report.differences import RunFacts, is_run, read_run
 from fp4lab.report.summary import Summary
 from fp4lab.train.files import read_record, write_json
 from fp4lab.train.folder import CONVERSION, METRICS, RECIPE
@@ -27,7 +28,6 @@ from fp4lab.train.folder import CONVERSION, METRICS, RECIPE
 SUMMARY = "summary.json"
 ERRORS = "errors.json"
 COMPARISON = "comparison.json"
-FIGURES = "figures"
 LOGS = "logs"
 RUNS = "runs"
 REPORT = "report.html"
@@ -83,6 +83,8 @@ class Findings:
     #: Each recipe, and what each layer got from it, as its first run recorded them.
     recipes: dict[str, Recipe]
     conversions: dict[str, str]
+    #: How each run that finished was made, by the name of its folder.
+    runs: dict[str, RunFacts]
 
     @property
     def seeds(self) -> list[int]:
@@ -107,6 +109,7 @@ def read_findings(folder: Path) -> Findings:
     }
     recipes = {name: _first(runs[name], RECIPE) for name in runs}
     conversions = {name: _first(runs[name], CONVERSION) for name in runs}
+    finished = [runs[n][int(s)] for n, r in summary.recipes.items() for s in r.val_losses]
     return Findings(
         summary=summary,
         errors=read_errors(folder / ERRORS),
@@ -117,6 +120,7 @@ def read_findings(folder: Path) -> Findings:
         },
         recipes={name: read(path) for name, path in recipes.items() if path},
         conversions={name: path.read_text("utf-8") for name, path in conversions.items() if path},
+        runs={run.name: read_run(run) for run in finished if is_run(run)},
     )
 
 

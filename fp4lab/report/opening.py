@@ -2,61 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from fp4lab.nn.report import names_in
 from fp4lab.report.folder import Findings
 
 
 def opening(found: Findings) -> str:
-    """Model, training and data in two sentences, as far as the facts tell."""
-    facts, names = found.facts, list(found.summary.recipes)
-    model, training = facts.get("Model", {}), facts.get("Training", {})
-    seeds = found.seeds
-    under = f"{len(names)} recipe{_s(names)} with {len(seeds)} seed{_s(seeds)} each"
-    first = [
-        f"The model{_named(model)} was trained",
-        f"for {training.get('steps', '?')} steps{_on_tokens(training, facts.get('Data', {}))}",
-        f"under {under} ({', '.join(map(str, seeds))}).",
-    ]
-    environment = facts.get("Environment", {})
-    place = ", ".join(d["device"] for d in (training, environment) if "device" in d)
-    second = [f"The runs were made on {place or 'an unknown device'}"]
-    second += [f"with dtype {training['dtype']}"] if "dtype" in training else []
-    second += [f"and finished on {environment['finished']}"] if "finished" in environment else []
-    return f"{' '.join(first)} {' '.join(second)}."
-
-
-def _named(model: Mapping[str, str]) -> str:
-    if not model:
-        return ""
-    inner = model.get("parameters without embeddings")
-    without = f", {inner} without embeddings" if inner else ""
-    return f" {model['name']} ({model['parameters']} parameters{without})"
-
-
-def _on_tokens(training: Mapping[str, str], data: Mapping[str, str]) -> str:
-    if "tokens" not in training:
-        return ""
-    ratio = training["tokens per parameter"]
+    """Model, training and data in a sentence, as far as the facts tell."""
+    facts, seeds = found.facts, found.seeds
+    model, training, data = (facts.get(title, {}) for title in ("Model", "Training", "Data"))
+    named = f" {model['name']} ({model['parameters']} parameters)" if model else ""
+    on = f" on {training['tokens']} tokens of {data['name']}" if "tokens" in training else ""
+    count = len(found.summary.recipes)
+    devices = dict.fromkeys(run.facts.get(("environment", "device")) for run in found.runs.values())
+    place = ", ".join(device for device in devices if device)
     return (
-        f" on {training['tokens']} tokens of the text {data['name']} ({ratio} for each parameter"
-        " without embeddings)"
+        f"The model{named} was trained for {training.get('steps', '?')} steps{on} under"
+        f" {count} recipe{'s' * (count != 1)} with {len(seeds)} seed{'s' * (len(seeds) != 1)} each"
+        f" ({', '.join(map(str, seeds))}){f', on {place}' if place else ''}."
     )
 
 
-def _s(things: list[str] | list[int]) -> str:
-    return "" if len(things) == 1 else "s"
-
-
-def unreached(conversions: Mapping[str, str]) -> list[str]:
-    """The layers that recipes did not reach, by their conversion tables, a sentence each group."""
-    missed: dict[str, list[str]] = {}
-    for recipe, text in conversions.items():
-        if names := names_in(text, "unreachable"):
-            missed.setdefault(", ".join(names), []).append(recipe)
+def unreached(found: Findings) -> list[str]:
+    """The layers that recipes did not reach, a sentence each group."""
+    missed: dict[tuple[str, ...], dict[str, None]] = {}
+    for run in found.runs.values():
+        if run.unreachable:
+            missed.setdefault(run.unreachable, {})[run.facts["recipe", "name"]] = None
     return [
-        f"Unreachable for {', '.join(recipes)}: {names} kept the model's own arithmetic; the reason"
-        " stands under Recipes."
+        f"Unreachable for {', '.join(recipes)}: {', '.join(names)} kept the model's own arithmetic;"
+        " the reason stands under Recipes."
         for names, recipes in missed.items()
     ]

@@ -82,7 +82,10 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcome of a comparison; `order` names the recipes by loss, best first, failed last."""
+    """The outcome of a comparison; `order` names the recipes by loss, best first, failed last.
+
+    `warnings` are what the runs differ in beside recipe and seed, a sentence each.
+    """
 
     baseline: str
     order: tuple[str, ...]
@@ -90,6 +93,7 @@ class Summary:
     neighbours: tuple[Neighbours, ...]
     confidence: float
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -42,7 +42,12 @@ def needed(shown: Table) -> int:
 
 
 def show(summary: Summary) -> None:
-    """Print the table, fitted where there is a terminal, and below it the findings, a line each."""
+    """Print the table, fitted where there is a terminal, and below it the findings, a line each.
+
+    Above it stands what the runs differ in that they should share.
+    """
+    for line in words.warnings(summary):
+        print(line)
     console = Console()
     fitted = table(summary, console.width if console.is_terminal else WIDEST)
     console.width = max(console.width, needed(fitted))

@@ -13,6 +13,7 @@ from fp4lab.report.summary import (
 )
 
 DASH = "–"
+DIFFERENT = "The runs differ in more than recipe and seed, which may have its part in a gap:"
 
 
 def number(value: float | None, digits: int = 4, *, sign: bool = False) -> str:
@@ -70,6 +71,11 @@ def findings(summary: Summary) -> list[str]:
     failed = [(name, failure) for name in summary.order for failure in summary.recipes[name].failed]
     sentences += [f"{name}, seed {run.seed}, failed: {run.reason}" for name, run in failed]
     return sentences + _how_sure(summary)
+
+
+def warnings(summary: Summary) -> list[str]:
+    """What the runs differ in and should share, in lines."""
+    return [DIFFERENT, *(f"  {line}" for line in summary.warnings)] if summary.warnings else []
 
 
 def _recipe_finding(name: str, summary: Summary) -> str:

@@ -15,6 +15,7 @@ from fp4lab import report
 from fp4lab.errors import InputError
 from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.recipes import Recipe
+from fp4lab.report import words
 from fp4lab.report.folder import REPORT
 from fp4lab.report.summary import Summary
 from fp4lab.train.config import FitConfig, check_threads
@@ -86,6 +87,7 @@ class Comparison:
         return self.folder / REPORT
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from words.warnings(self.summary)
         yield report.table(self.summary, options.max_width)
 
     def __str__(self) -> str:
@@ -93,7 +95,7 @@ class Comparison:
         console = Console(width=report.needed(whole), color_system=None)
         with console.capture() as captured:
             console.print(whole)
-        return captured.get()
+        return "\n".join([*words.warnings(self.summary), captured.get()])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from fp4lab import report
+from fp4lab.report.differences import read_run, warnings
 from fp4lab.report.folder import ERRORS, SUMMARY, ComparisonRecord, write_errors
 from fp4lab.report.summary import Failure
 from fp4lab.studies.child import Job
@@ -18,7 +19,7 @@ from fp4lab.studies.run import Measures, RecipeRun, read_finished
 from fp4lab.studies.summarize import Finished, summarize
 from fp4lab.studies.timing import StepTime, expected_seconds, time_recipes
 from fp4lab.train.files import read_record, write_json
-from fp4lab.train.folder import RESULT, FitResult, RunRecord
+from fp4lab.train.folder import RESULT, FitResult
 
 TIMING = "timing.json"
 
@@ -67,7 +68,10 @@ def finish(
         },
         notes=plan.notes,
     )
-    _add_environment(plan, [jobs[name, seed] for name in done for seed in done[name]])
+    finished = [jobs[name, seed] for name in done for seed in done[name]]
+    made = {job.name: read_run(job.folder) for job in finished}
+    summary = dataclasses.replace(summary, warnings=tuple(warnings(made)))
+    _add_end(plan, finished)
     write_errors(plan.folder / ERRORS, errors)
     summary.write(plan.folder / SUMMARY)
     report.write(plan.folder)
@@ -105,19 +109,12 @@ def _median_step(job: Job) -> float:
     return (result and result.step_time_median) or 0.0
 
 
-def _add_environment(plan: Plan, finished: list[Job]) -> None:
-    """Tell the report where the runs were made, and of differences between them."""
-    environments = [RunRecord.load(job.folder).environment for job in finished]
-    ends = [(job.folder / RESULT).stat().st_mtime for job in finished]
-    merged: dict[str, list[str]] = {}
-    for environment in environments:
-        for key, value in environment.items():
-            values = merged.setdefault(key, [])
-            if str(value) not in values:
-                values.append(str(value))
-    if merged:
+def _add_end(plan: Plan, finished: list[Job]) -> None:
+    """Tell the report when the last run ended."""
+    if finished:
         record = ComparisonRecord.read(plan.folder)
-        facts = {"Environment": {key: "; ".join(v) for key, v in merged.items()}}
-        last = datetime.fromtimestamp(max(ends), UTC)
-        facts["Environment"]["finished"] = f"{last:%Y-%m-%d %H:%M} UTC"
-        dataclasses.replace(record, facts=record.facts | facts).write(plan.folder)
+        last = max((job.folder / RESULT).stat().st_mtime for job in finished)
+        end = f"{datetime.fromtimestamp(last, UTC):%Y-%m-%d %H:%M} UTC"
+        training = record.facts.get("Training", {}) | {"finished": end}
+        facts = record.facts | {"Training": training}
+        dataclasses.replace(record, facts=facts).write(plan.folder)

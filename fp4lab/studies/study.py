@@ -4,7 +4,7 @@
     OUT/runs/<recipe>-seed<k>/   a run each, as `fp4lab.train` writes it
     OUT/logs/             what each run printed
     OUT/timing.json       the step-time pass
-    OUT/summary.json, errors.json, figures/, report.html
+    OUT/summary.json, errors.json, report.html
 
 Everything is kept in the folder, so an interrupted comparison goes on where it was: finished runs
 are used again, unfinished ones continue from their checkpoints, failed ones are tried again.

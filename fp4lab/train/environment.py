@@ -29,7 +29,8 @@ def describe(world: World) -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "system": f"{sys.platform} {platform.machine()}",
-        "device": torch.cuda.get_device_name(device) if on_gpu else _cpu(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else cpu_name(),
+        "instruction_set": _instruction_set(),
         "threads": torch.get_num_threads(),
         "processes": world.size,
     }
@@ -61,6 +62,21 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _cpu() -> str:
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.processor() or platform.machine()} ({capability})"
+def cpu_name() -> str:
+    """The processor's own name, or its architecture where the system tells no more."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), platform.processor() or platform.machine())
+
+
+def _instruction_set() -> str:
+    """What torch computes with on the CPU, and which units for bfloat16 its products may use."""
+    units = {
+        "bfloat16": torch.cpu._is_avx512_bf16_supported(),
+        "AMX": torch.cpu._is_amx_tile_supported(),
+    }
+    there = [name for name, has in units.items() if has]
+    return ", ".join([torch.backends.cpu.get_cpu_capability(), *there])

@@ -97,6 +97,8 @@ class RunRecord:
     environment: dict[str, Any]
     #: Where it went on since, if that was elsewhere.
     resumed: tuple[dict[str, Any], ...] = ()
+    #: Layers that the recipe did not reach, as the conversion's table names them.
+    unreachable: tuple[str, ...] = ()
 
     @classmethod
     def make(
@@ -171,7 +173,8 @@ def create(
     if (folder / CONFIG).exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    now.save(folder)
+    unreachable = () if conversion is None else conversion.names_joined("unreachable")
+    dataclasses.replace(now, unreachable=unreachable).save(folder)
     if recipe is not None:
         write_text(folder / RECIPE, recipe.to_toml())
     if conversion is not None:
@@ -199,8 +202,14 @@ def _note_environment(folder: Path, here: dict[str, Any], report: Callable[[str]
     old = RunRecord.load(folder)
     last = (old.environment, *old.resumed)[-1]
     if last != here:
-        changed = [
-            f"{key} {last.get(key)} -> {here[key]}" for key in here if last.get(key) != here[key]
-        ]
-        report(f"resumed elsewhere, so the last bits may differ: {', '.join(changed)}")
+        report(f"resumed elsewhere, so the last bits may differ: {changes(last, here)}")
         dataclasses.replace(old, resumed=(*old.resumed, here)).save(folder)
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What differs between two environments: "torch 2.12.0 -> 2.13.0, threads 1 -> 2"."""
+    return ", ".join(
+        f"{key} {before.get(key)} -> {after.get(key)}"
+        for key in before | after
+        if before.get(key) != after.get(key)
+    )

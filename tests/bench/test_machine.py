@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def test_what_the_system_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) 
         raise OSError
 
     monkeypatch.setattr(os, "getloadavg", refuse)
-    monkeypatch.setattr(machine.Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_text", refuse)
     facts = machine.describe(Setting(size=128))
     assert facts["load_average"] is None
     assert facts["cpu"]

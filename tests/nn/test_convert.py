@@ -204,6 +204,15 @@ def test_tied_weights_are_named_on_both_sides():
     assert "shares" not in untied["head"].reason + untied["embedding"].reason
 
 
+def test_names_are_joined_as_the_table_joins_them():
+    blocks = nn.ModuleList(nn.ModuleDict({"a": nn.MultiheadAttention(32, 4)}) for _ in range(3))
+    report = convert(nn.ModuleDict({"blocks": blocks, "out": nn.Linear(32, 32)}), NVFP4)
+    assert report.names("unreachable") == tuple(f"blocks.{i}.a.out_proj" for i in range(3))
+    assert report.names_joined("unreachable") == ("blocks.0-2.a.out_proj",)
+    assert "blocks.0-2.a.out_proj" in str(report)
+    assert report.names_joined("updated") == ()
+
+
 def test_attention_never_calls_its_out_projection():
     model = nn.ModuleDict({"attention": nn.MultiheadAttention(32, 4), "out": nn.Linear(32, 32)})
     report = convert(model, NVFP4)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,10 @@ from fp4lab.instruments.error_rows import LayerErrors, OperandError, ProductErro
 from fp4lab.recipes.places import GEMMS, PLACES
 from fp4lab.report.folder import ERRORS, SUMMARY, ComparisonRecord, run_folder, write_errors
 from fp4lab.report.summary import Failure, Neighbours, RecipeSummary, Summary
+from fp4lab.train import RunConfig, toml
+from fp4lab.train.folder import RunRecord
 
+ENVIRONMENT = {"torch": "2.13.0", "device": "a <fast> one & only", "threads": 1, "git": None}
 UNREACHABLE = """recipe mxfp4: 1 converted, 1 unreachable
 name           kind    action       numerics  reason
 -------------  ------  -----------  --------  ----------------------------------
@@ -78,6 +83,18 @@ def make_summary() -> Summary:
     )  # fmt: skip
 
 
+def write_run(folder: Path, *, recipe: str = "bf16", seed: int = 0, **config: Any) -> None:
+    """The records of a run that has just begun."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = RunConfig(recipe=recipe, seed=seed, **config)
+    chosen = recipes.get(recipe)
+    record = RunRecord.make(settings, recipe=chosen, data=None, environment=ENVIRONMENT)
+    unreachable = ("attn.out_proj",) if recipe == "mxfp4" else ()
+    dataclasses.replace(record, unreachable=unreachable).save(folder)
+    (folder / "config.toml").write_text(toml.dumps(settings))
+    (folder / "recipe.toml").write_text(chosen.to_toml())
+
+
 @pytest.fixture
 def summary() -> Summary:
     return make_summary()
@@ -92,10 +109,8 @@ def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     facts = {
         "Model": {"name": "tiny", "parameters": "1,200", "parameters without embeddings": "1,000"},
         "Training": {"steps": "200", "tokens": "25,000", "tokens per parameter": "25.0",
-                     "device": "cpu", "dtype": "float32"},
+                     "device": "cpu", "dtype": "float32", "finished": "2026-01-02 03:04 UTC"},
         "Data": {"name": "stdlib"},
-        "Environment": {"torch": "2.13.0", "device": "a <fast> one & only",
-                        "finished": "2026-01-02 03:04 UTC"},
     }  # fmt: skip
     ComparisonRecord(settings={}, recipes={}, threads=1, facts=facts).write(tmp_path)
     rng = np.random.default_rng(0)
@@ -104,7 +119,7 @@ def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder = run_folder(tmp_path, name, seed)
             folder.mkdir(parents=True)
             if name != "broken":
-                (folder / "recipe.toml").write_text(recipes.get(name).to_toml())
+                write_run(folder, recipe=name, seed=seed)
                 conversion = UNREACHABLE if name == "mxfp4" else f"recipe {name}: 1 converted\n"
                 (folder / "conversion.txt").write_text(conversion)
             last = 30 if name == "broken" else 200

@@ -116,3 +116,14 @@ def test_divergence_is_told(summary: Summary) -> None:
     assert sentences[0] == "The baseline bf16 diverged, so the gaps to it say nothing."
     assert "nvfp4 against bf16: +0.1000 nats (+6.25 %), diverged" in sentences[1]
     assert "diverged" in printed(wild, 80)
+
+
+def test_what_the_runs_should_share_and_do_not_comes_first(
+    summary: Summary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(summary)
+    assert words.DIFFERENT not in capsys.readouterr().out
+    show(dataclasses.replace(summary, warnings=("torch (environment): 1 in a, 2 in b.",)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [words.DIFFERENT, "  torch (environment): 1 in a, 2 in b."]
+    assert lines[2].startswith("validation loss against bf16")

@@ -21,6 +21,7 @@ from fp4lab import cli
 from fp4lab.errors import InputError
 from fp4lab.nn import Linear
 from fp4lab.recipes import get
+from fp4lab.report import words
 from fp4lab.report.folder import ComparisonRecord
 from fp4lab.report.summary import Failure
 from fp4lab.studies import compare_runs
@@ -85,13 +86,16 @@ def test_compare_then_report(
     page = (out / "report.html").read_text()
     for fact in ("sha256", "tokens for each of", "mxfp4", "torch", "UTC", "0.125"):
         assert fact in page
-    described = page[page.index("<h2>Model</h2>") :]
+    described = page[page.index("<h2>Model</h2>") : page.index("</details>")]
     assert f"fp4lab compare --recipes bf16,mxfp4 --seeds 2 --data {tmp_path / 'text'}" in described
     assert "device</th><td>cpu</td>" in described
-    assert "optim.beta1" not in described  # a default
-    assert "model.num_blocks</th><td>1</td>" in described
+    chosen, _, others = described.partition("<h2>Other settings</h2>")
+    assert "optim.beta1" in others  # a default
+    assert "model.num_blocks</th><td>1</td>" in chosen
+    assert "model.num_blocks" not in others
+    assert "The same for all 4 runs, which differ in recipe and seed only" in page
     size = LanguageTask.from_config(TINY).build_model().num_parameters(embedding=True)
-    assert f"({size:,} parameters, " in page
+    assert f"({size:,} parameters) was trained" in page
     (out / "report.html").unlink()
     assert cli.main(["report", str(out)]) == 0
     assert (out / "report.html").read_text() == page
@@ -99,6 +103,32 @@ def test_compare_then_report(
     assert cli.main(["eval", str(out / "runs" / "mxfp4-seed1")]) == 0
     loss = recipe["val_losses"]["1"]
     assert f"held-out loss {loss:.4f} nats" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_the_runs_should_share_and_do_not_is_told_first(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["compare", *options, "--out", str(out)]
+    assert cli.main(command) == 0
+    runs = [out / "runs" / f"{name}-seed0" for name in ("bf16", "mxfp4")]
+    record = json.loads((runs[1] / "environment.json").read_text())
+    record["environment"]["torch"] = "1.0"
+    (runs[1] / "environment.json").write_text(json.dumps(record))
+    capsys.readouterr()
+    assert cli.main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    warning = f"torch (environment): 1.0 in mxfp4-seed0, {torch.__version__} in bf16-seed0."
+    assert lines[:2] == [words.DIFFERENT, f"  {warning}"]
+    page = (out / "report.html").read_text()
+    assert page.index(words.DIFFERENT) < page.index(warning) < page.index("mxfp4 against bf16")
+    assert cli.main(["diff", *map(str, runs)]) == 0
+    table = capsys.readouterr().out
+    rows = [line.split() for line in table.splitlines()]
+    assert ["environment", "torch", torch.__version__, "1.0"] in rows
+    assert ["recipe", "name", "bf16", "mxfp4"] in rows
+    assert "The training losses differ from step 1 on" in table
 
 
 @pytest.mark.usefixtures("in_process")
@@ -211,7 +241,7 @@ def test_a_run_that_ends_in_a_nan_is_told_by_status_table_and_report(
     assert "failed" in row
     assert "mxfp8, seed 0, failed: NonFiniteError: step 1: loss=nan" in printed
     page = (out / "report.html").read_text()
-    assert "<td>failed</td>" in page
+    assert '<td class="word">failed</td>' in page
     assert page.count("loss=nan, gradient norm=nan; first non-finite: ") == 2
 
 

@@ -120,9 +120,8 @@ def test_a_module_of_ones_own(tmp_path: Path) -> None:
     assert str(found).count("one seed: no interval") == 2
     assert f"mxfp4 against bf16: {recipe['gap']:+.4f} nats" in page
     assert f"({recipe['gap_percent']:+.2f} %), one seed: no interval." in page
-    assert page.count("<td>one seed: no interval</td>") == 2
-    for path in (found.report, tmp_path / "figures" / "loss.png"):
-        assert path.stat().st_size > 1000
+    assert page.count('<td class="word">one seed: no interval</td>') == 2
+    assert page.count("<svg ") >= 3
 
 
 def first_losses(folder: Path) -> dict[str, float]:
@@ -213,7 +212,8 @@ def test_a_damaged_file_is_named(
 ) -> None:
     folder = shutil.copytree(finished, tmp_path / "copy")
     whole = json.loads((folder / name).read_text())
-    whole.pop("resumed", None)  # may be absent
+    for optional in ("resumed", "unreachable"):  # may be absent
+        whole.pop(optional, None)
     for text in broken(json.dumps(whole)):
         (folder / name).write_text(text)
         with pytest.raises(InputError) as caught:
