@@ -59,9 +59,12 @@ class Browser:
         self._call("Page.enable")
 
     def open(
-        self, path: Path, *, width: int, scheme: Scheme, height: int = 800, medium: str = "screen"
+        self, path: Path, *, width: int, scheme: Scheme, height: int = 800, medium: str = ""
     ) -> None:
-        """Load a file into a window of this size, with this preference of its reader."""
+        """Load a file into a window of this size, with this preference of its reader.
+
+        `medium="print"` lays it out in the window as on paper.
+        """
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._call("Emulation.setEmulatedMedia", media=medium, features=[feature])
         phone = width < 600

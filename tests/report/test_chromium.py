@@ -164,6 +164,7 @@ def test_on_paper_all_is_light_and_whole(browser: Browser, page: Path, tmp_path:
     assert browser.value(SCROLLED) == []
     link = browser.value("getComputedStyle(document.querySelector('a')).color")
     assert 1.05 / (luminance(link) + 0.05) >= 4.5
+    browser.open(page, width=1280, scheme="dark")
     browser.pdf(tmp_path / "paper.pdf")
     pages = re.findall(rb"/Type\s*/Page\b(?!s)", (tmp_path / "paper.pdf").read_bytes())
     assert 3 <= len(pages) <= 20
