@@ -1,10 +1,10 @@
-"""Rewrites the results in README.md from a finished comparison, a test report and a benchmark.
+"""Rewrites the results in README.md and docs/speed.md from what was measured.
 
 `make readme` calls it. The comparison's `summary.json` gives one row a recipe. The test report is
 pytest's JUnit XML: a test that matches a recorded ("golden") array says so with
 `record_property("golden", "te_nvfp4.npz/normal/1x16/codes")`, and the arrays of each file that some
-passing test names are counted. The benchmark is the JSON of `fp4lab bench`, and without one the
-speeds stay as they are. Left out: any judgement; the tables hold what was measured.
+passing test names are counted. The benchmark is the JSON of `fp4lab bench`, which becomes
+docs/speed.md; without one that page stays as it is. Left out: any judgement; the tables hold what was measured.
 """
 
 from __future__ import annotations
@@ -148,21 +148,22 @@ def measured(row: Mapping[str, Any] | None) -> str:
 
 
 def replace_section(text: str, section: str, *, marks: tuple[str, str] = (START, END)) -> str:
-    """The README's text with what stands between the markers replaced."""
+    """A page's text with what stands between the markers replaced."""
     start, end = marks
     if text.count(start) != 1 or text.count(end) != 1:
-        raise ValueError(f"README.md needs {start} and {end} once each")
+        raise ValueError(f"the page needs {start} and {end} once each")
     before, rest = text.split(start)
     return f"{before}{start}\n{section}\n{end}{rest.split(end)[1]}"
 
 
 def main() -> int:
-    """Rewrite README.md in place."""
+    """Rewrite the pages in place."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("summary", type=Path, help="summary.json of a comparison")
     parser.add_argument("report", type=Path, help="JUnit XML of the tests against recorded arrays")
     parser.add_argument("--speed", type=Path, help="JSON of a benchmark")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--speed-page", type=Path, default=ROOT / "docs" / "speed.md")
     options = parser.parse_args()
     for path in (options.summary, options.report, options.speed, options.readme):
         if path is not None and not path.is_file():
@@ -170,10 +171,11 @@ def main() -> int:
             print(f"{path} does not exist; run {first}, then make readme", file=sys.stderr)
             return 2
     section = results(json.loads(options.summary.read_text()), golden_counts(options.report))
-    text = replace_section(options.readme.read_text(), section)
+    options.readme.write_text(replace_section(options.readme.read_text(), section))
     if options.speed is not None:
-        text = replace_section(text, speed(json.loads(options.speed.read_text())), marks=SPEED)
-    options.readme.write_text(text)
+        section = speed(json.loads(options.speed.read_text()))
+        page = replace_section(options.speed_page.read_text(), section, marks=SPEED)
+        options.speed_page.write_text(page)
     return 0
 
 

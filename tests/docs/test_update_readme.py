@@ -1,4 +1,4 @@
-"""The README's results are what the two inputs say, and the rest of the page stays as it is."""
+"""The results are what the inputs say, and the rest of both pages stays as it is."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def run(
 ) -> int:
     paths = [str(folder / name) for name in ("summary.json", "report.xml")]
     paths += ["--speed", str(folder / "bench.json")] if speed else []
-    monkeypatch.setattr(sys, "argv", ["x", *paths, "--readme", str(folder / "README.md")])
+    pages = ["--readme", str(folder / "README.md"), "--speed-page", str(folder / "speed.md")]
+    monkeypatch.setattr(sys, "argv", ["x", *paths, *pages])
     code: int = tool.main()
     return code
 
@@ -104,6 +105,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "report.xml").write_text(REPORT)
     (tmp_path / "bench.json").write_text(json.dumps(SPEED))
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
+    (tmp_path / "speed.md").write_text((ROOT / "docs" / "speed.md").read_text())
     return tmp_path
 
 
@@ -123,7 +125,7 @@ def test_speeds_are_what_was_measured(
     tool: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     assert run(tool, monkeypatch, folder) == 0
-    section = (folder / "README.md").read_text().split(tool.SPEED[0])[1].split(tool.SPEED[1])[0]
+    section = (folder / "speed.md").read_text().split(tool.SPEED[0])[1].split(tool.SPEED[1])[0]
     assert "Some CPU (AVX2, without bfloat16 instructions), CPU time, 1 thread, torch" in section
     assert "medians of 5 rounds at 4096x4096. 2 of 3 targets met." in section
     assert "| `cast` | 10 ms | **2x copy** | at most 1.2 | 6x copy | 1.1x float32 time |" in section
@@ -135,10 +137,9 @@ def test_speeds_are_what_was_measured(
 def test_without_a_benchmark_the_speeds_stay(
     tool: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    before = (folder / "README.md").read_text()
+    before = (folder / "speed.md").read_text()
     assert run(tool, monkeypatch, folder, speed=False) == 0
-    after = (folder / "README.md").read_text()
-    assert after.split(tool.SPEED[0])[1] == before.split(tool.SPEED[0])[1]
+    assert (folder / "speed.md").read_text() == before
 
 
 def test_a_missing_benchmark_is_one_line(
@@ -153,20 +154,23 @@ def test_a_missing_benchmark_is_one_line(
     assert line.endswith("bench.json does not exist; run make bench, then make readme")
 
 
+@pytest.mark.parametrize(("page", "marks"), [("README.md", None), ("speed.md", "SPEED")])
 def test_rest_of_the_page_stays_and_a_second_run_changes_nothing(
-    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path
+    tool: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    page: str,
+    marks: str | None,
 ) -> None:
-    before = (folder / "README.md").read_text()
+    start, end = getattr(tool, marks) if marks else (tool.START, tool.END)
+    before = (folder / page).read_text()
     run(tool, monkeypatch, folder)
-    once = (folder / "README.md").read_text()
+    once = (folder / page).read_text()
     run(tool, monkeypatch, folder)
-    assert (folder / "README.md").read_text() == once
-    assert once.split(tool.START)[0] == before.split(tool.START)[0]
-    for page in (before, once):
-        assert page.count(tool.END) == page.count(tool.SPEED[0]) == page.count(tool.SPEED[1]) == 1
-    between = [page.split(tool.END)[1].split(tool.SPEED[0])[0] for page in (before, once)]
-    assert between[0] == between[1]
-    assert once.split(tool.SPEED[1])[1] == before.split(tool.SPEED[1])[1]
+    assert (folder / page).read_text() == once != before
+    assert once.split(start)[0] == before.split(start)[0]
+    assert once.split(end)[1] == before.split(end)[1]
+    assert once.count(start) == once.count(end) == 1
 
 
 def test_missing_input_is_one_line(
