@@ -140,6 +140,13 @@ def bench(words: list[str]) -> int:
     return command.bench(parse("bench", command.BenchArguments, words))
 
 
+def doctor(words: list[str]) -> int:
+    """Show what fp4lab finds on this machine, and whether it works."""
+    from fp4lab.doctor import command
+
+    return command.doctor(parse("doctor", command.DoctorArguments, words))
+
+
 #: Name, function and one line of help of every command, in the order of the help.
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "compare": (compare, "train one model under several recipes and report the gaps"),
@@ -148,6 +155,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "report": (report, "draw the report of a comparison again"),
     "diff": (diff, "what differs between two runs: config, recipe, data, environment, losses"),
     "bench": (bench, "measure the operators here against a copy, a matmul and other packages"),
+    "doctor": (doctor, "what fp4lab finds on this machine, whether it works, and what is missing"),
 }
 
 

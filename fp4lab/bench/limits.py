@@ -11,7 +11,6 @@ from pathlib import Path
 
 import fp4lab
 from fp4lab import formats
-from fp4lab.bench.machine import load_average
 from fp4lab.bench.measure import Run, threads_set
 from fp4lab.bench.operators import (
     Make,
@@ -24,6 +23,7 @@ from fp4lab.bench.operators import (
 from fp4lab.bench.results import Target
 from fp4lab.bench.rows import Claim, Job, LeftOutError, Row, Setting
 from fp4lab.formats import Rounding
+from fp4lab.machine import load_average
 
 GROUP = "limits"
 TWICE = Target(1.7, "at least")

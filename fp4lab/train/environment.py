@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 import fp4lab
+from fp4lab.machine import cpu_name, git_revision, instructions
 from fp4lab.train.world import World
 
 
@@ -36,47 +36,8 @@ def describe(world: World) -> dict[str, Any]:
     }
 
 
-def git_revision(folder: Path) -> str | None:
-    """The commit of the checkout that holds `folder`, with "+changes" if files differ from it.
-
-    None if git or the checkout is missing, or if the folder lies in one without being part of it,
-    as site-packages inside a project's virtual environment does.
-    """
-    if _git(folder, "ls-files", ".") in (None, ""):
-        return None
-    commit = _git(folder, "rev-parse", "HEAD")
-    return commit and commit + ("+changes" if _git(folder, "status", "--porcelain", ".") else "")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
-def cpu_name() -> str:
-    """The processor's own name, or its architecture where the system tells no more."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(names), platform.processor() or platform.machine())
-
-
 def _instruction_set() -> str:
     """What torch computes with on the CPU, and which units for bfloat16 its products may use."""
-    units = {
-        "bfloat16": torch.cpu._is_avx512_bf16_supported(),
-        "AMX": torch.cpu._is_amx_tile_supported(),
-    }
-    there = [name for name, has in units.items() if has]
-    return ", ".join([torch.backends.cpu.get_cpu_capability(), *there])
+    found = instructions()
+    units = {"bfloat16": found["avx512_bf16"], "AMX": found["amx"]}
+    return ", ".join([found["isa"], *(name for name, there in units.items() if there)])

@@ -18,6 +18,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fp4lab.formats import E2M1, E4M3, E8M0, BlockFormat
+from fp4lab.kernels.capability import BLOCK_SCALED
 from fp4lab.kernels.layout.reference import swizzle_128x4
 from fp4lab.kernels.matmul.reference import alpha_divisor, epilogue_alpha
 from fp4lab.kernels.matmul.triton import Factor, alpha_tile, tensors_of
@@ -25,9 +26,6 @@ from fp4lab.kernels.minifloat.triton import stored_as
 from fp4lab.kernels.schema import DTYPES
 from fp4lab.kernels.triton.constants import float32
 from fp4lab.kernels.triton.launch import INTERPRETED, as_integers, launch
-
-#: first numbers of the compute capabilities that have the instructions
-CAPABILITIES = (10, 12)
 
 
 @triton.jit
@@ -97,7 +95,7 @@ def takes(a: Factor, b: Factor, device: str | torch.device) -> bool:
 
 def _multiplies(device: torch.device) -> bool:
     if device.type == "cuda":
-        return torch.cuda.get_device_capability(device)[0] in CAPABILITIES
+        return torch.cuda.get_device_capability(device)[0] in BLOCK_SCALED
     # older interpreters have no dot_scaled
     major, minor = triton.__version__.split(".")[:2]
     return INTERPRETED and (int(major), int(minor)) >= (3, 9)

@@ -43,7 +43,7 @@ def load() -> tuple[ctypes.CDLL | None, str]:
 @cache
 def _found() -> tuple[ctypes.CDLL | None, str]:
     try:
-        return _packaged() or ctypes.CDLL(str(_compiled())), ""
+        return packaged()[0] or ctypes.CDLL(str(_compiled())), ""
     except RuntimeError as error:
         return None, f"{' '.join(str(error).split())}; install a C compiler or set CC"
     except OSError as error:
@@ -52,14 +52,27 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
         return None, f"{' '.join(str(error).split())}; {cure}"
 
 
-def _packaged() -> ctypes.CDLL | None:
+def packaged() -> tuple[ctypes.CDLL | None, str]:
+    """The library that was built with the package, or None and why it is not used.
+
+    A file that was cut short may end the process, and one that is not there has no reason.
+    """
     if not PACKAGED.exists():
-        return None
+        return None, ""
     try:
         found = ctypes.CDLL(str(PACKAGED))
-    except OSError:
-        return None
-    return found if _sources(found) == build.source_hash() else None
+        if _sources(found) == build.source_hash():
+            return found, ""
+    except (OSError, ValueError) as error:
+        # a ValueError where it is another library
+        return None, " ".join(str(error).split())
+    return None, "it was made from other sources than those that lie beside it"
+
+
+def location() -> Path | None:
+    """The file of the library in use, or None."""
+    found = load()[0]
+    return None if found is None else Path(found._name)
 
 
 def _sources(library: ctypes.CDLL) -> str:
@@ -69,10 +82,14 @@ def _sources(library: ctypes.CDLL) -> str:
     return text.decode()
 
 
+def cache_folder() -> Path:
+    """Where a library is compiled into at first use."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fp4lab"
+
+
 def _compiled() -> Path:
     key = hashlib.sha256(f"{build.source_hash()} {build.compiler()}".encode()).hexdigest()[:20]
-    cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    target = Path(cache_home) / "fp4lab" / f"libfp4lab-{key}.so"
+    target = cache_folder() / f"libfp4lab-{key}.so"
     if not _is_whole(target):
         print("fp4lab: compiling its C operators, once", file=sys.stderr, flush=True)
         build.compile_library(target)

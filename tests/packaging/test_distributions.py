@@ -114,7 +114,7 @@ def test_wheel_works_without_the_checkout(distributions: Path, tmp_path: Path) -
         "    if last not in ('libfp4lab', '__main__') and 'triton' not in module.name:\n"
         "        print(importlib.import_module(module.name).__file__)\n"
         "from fp4lab.kernels.native import library\n"
-        "assert library._packaged() is not None, 'the library that was built is not used'\n"
+        "assert library.packaged()[0] is not None, 'the library that was built is not used'\n"
     )
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [python, "-c", code]
