@@ -8,7 +8,7 @@ QUICK := not slow and not gpu and not network
 SLOW := slow and not gpu and not network
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test check readme clean venv format lint types imports slow notebooks
+.PHONY: help demo bench test check readme clean venv format lint types imports slow notebooks docs
 
 # One core a test process: two processes with two threads each are slower than with one.
 test slow notebooks: export OMP_NUM_THREADS := 1
@@ -24,6 +24,7 @@ help:
 	@echo 'make test    the quick test suite'
 	@echo 'make check   formatting, lint, types, import order, slower tests, packages, notebooks;'
 	@echo '             one step alone: make format | lint | types | imports | slow | notebooks'
+	@echo 'make docs    this documentation and that of every public name, into build/docs/index.html'
 	@echo 'make bench   measure the speed here, other packages included where .venv has them'
 	@echo 'make readme  write the results of make demo, make bench and the golden tests into README.md'
 	@echo 'make clean   remove .venv and everything else that was built, but no runs'
@@ -62,6 +63,9 @@ slow: venv
 
 notebooks: venv
 	$(call step,notebooks,$(BIN)/python tools/notebooks.py)
+
+docs: venv
+	@$(BIN)/mkdocs build --quiet --strict && echo build/docs/index.html
 
 readme: venv
 	@$(BIN)/pytest -n $(WORKERS) -k golden --junitxml build/golden.xml

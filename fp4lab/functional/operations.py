@@ -71,7 +71,8 @@ def quantize(
         amax: second-level amax to use (`[1]`, or one per row, at least 0) instead of x's own, which
             is that of the transform after it was rounded to x's dtype.
         ragged: "error", or "pad": incomplete blocks are filled with zeros that decode to nothing.
-        row_ids, column_offset: global rows, int64 `[M]`, and first column, for sharded noise.
+        row_ids: global numbers of the rows, int64 `[M]`, for sharded noise.
+        column_offset: global number of the first column, likewise.
 
     Returns:
         a QuantizedTensor of x's shape.
@@ -195,8 +196,9 @@ def fake_quantize(
         gradient: the straight-through policy. "identity" passes the gradient unchanged; "masked"
             drops it where x lies beyond the largest number of its block. No gradient flows through
             scales.
-        rounding and the rest: as in `quantize`. There is no `hadamard`, for the result stands in
-            x's own space; transform x first.
+
+    The other arguments are those of `quantize`. There is no `hadamard`, for the result stands in
+    x's own space; transform x first.
 
     Returns:
         of x's shape and dtype. Zeros, overflow, NaN and ragged edges: as in `quantize`. The C

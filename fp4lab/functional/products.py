@@ -136,7 +136,8 @@ def grouped_scaled_matmul(
         a: `[T, K]`, blocks along K; its rows are sorted by group.
         b: E matrices `[N, K]` of one format, each with its own amax.
         row_counts: how many rows of a belong to each; zeros are allowed, their sum is T.
-        accumulate, dtype: as in `scaled_matmul`.
+        accumulate: as in `scaled_matmul`.
+        dtype: of the result, as there.
 
     Returns:
         `[T, N]`, without a gradient.
