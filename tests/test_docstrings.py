@@ -20,6 +20,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 ROOMS = (
     *("fp4lab", "fp4lab.data", "fp4lab.formats", "fp4lab.functional", "fp4lab.instruments"),
     *("fp4lab.models", "fp4lab.nn", "fp4lab.optim", "fp4lab.plots", "fp4lab.recipes"),
+    "fp4lab.studies",
 )
 _MEMBERS = "an enum whose members explain themselves"
 #: what needs no example of its own, and why
@@ -33,6 +34,8 @@ WITHOUT_EXAMPLE = {
     "fp4lab.instruments.error_rows.OperandError": "a row that `gemm_errors` makes and shows",
     "fp4lab.instruments.error_rows.ProductError": "a row that `gemm_errors` makes and shows",
     "fp4lab.recipes.operands.Source": _MEMBERS,
+    "fp4lab.studies.comparison.compare_runs": "it trains; `fp4lab compare` calls it",
+    "fp4lab.studies.plan.Comparison": "what `compare` gives and shows",
 }
 
 

@@ -35,6 +35,10 @@ class PairedGap:
 
     `percent` is `100 * mean / (mean loss of the baseline over the same seeds)`. `interval` and
     `percent_interval` are None when fewer than two seeds are shared.
+
+    >>> gap = PairedGap(0.2, 10.0, (0, 1), (-0.1, 0.5), (-5.0, 25.0))
+    >>> gap.verdict
+    'unresolved'
     """
 
     mean: float
@@ -54,6 +58,9 @@ class PairedGap:
 
 def student_interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
     """The Student-t confidence interval of the mean of `values`; None for fewer than two.
+
+    Raises:
+        InputError: a confidence that is not between 0 and 1.
 
     >>> low, high = student_interval([1.0, 2.0, 3.0], 0.95)
     >>> round(low, 3), round(high, 3)
@@ -81,6 +88,13 @@ def paired_gap(
     """The gap of `losses` to `baseline` (each seed -> loss in nats) over the seeds both have.
 
     Losses that are not finite do not count. None when no seed is left.
+
+    Raises:
+        InputError: a confidence (of the interval) that is not between 0 and 1.
+
+    >>> gap = paired_gap({0: 2.25, 1: 2.5, 2: 9.0}, {0: 2.0, 1: 2.0})
+    >>> gap.mean, gap.percent, gap.seeds, gap.verdict
+    (0.375, 18.75, (0, 1), 'unresolved')
     """
     shared = tuple(
         seed
@@ -117,6 +131,9 @@ def sampling_error(
     averaged over the shared seeds batch by batch, then treated as independent draws. A whole batch
     is one draw, because neighbouring windows of one text are alike. None for fewer than two
     batches, or where the batches do not match.
+
+    >>> sampling_error({0: [1.0, 3.0]}, {0: [1.0, 2.0]})
+    0.5
     """
     shared = sorted(losses.keys() & baseline.keys())
     if not shared or len({len(run[seed]) for run in (losses, baseline) for seed in shared}) != 1:

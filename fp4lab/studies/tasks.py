@@ -32,6 +32,12 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Mean cross entropy in nats of `model(inputs)`, logits in the last axis, in float32.
 
     `batch` is (inputs, targets), the targets class indices of the logits' other axes.
+
+    Raises:
+        InputError: a batch that is no pair.
+
+    >>> cross_entropy(nn.Identity(), (torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)))
+    tensor(0.6931)
     """
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise InputError(
