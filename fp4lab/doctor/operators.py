@@ -23,7 +23,6 @@ WITHOUT = "torch computes the same bits, in ten times the time or more"
 def found() -> Iterator[Line]:
     """Lines on every backend, those that could end the process last."""
     cpu = torch.device("cpu")
-    yield _compiler()
     yield _triton()
     for name in ("reference", "torch"):
         yield selftest.check(name, cpu)
@@ -40,11 +39,13 @@ def found() -> Iterator[Line]:
             yield _in_force(torch.device("cuda"))
 
 
-def _compiler() -> Line:
+def _compiler(*, needed: bool) -> Line:
     try:
         command = build.compiler()
         said = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        if not needed:
+            return Line("backends", "C compiler", "none; the library is there")
         return Line("backends", "C compiler", describe(error), State.NOTE, INSTALL_COMPILER)
     first = next(iter(said.stdout.splitlines()), "")
     return Line("backends", "C compiler", f"{shutil.which(command[0]) or command[0]}: {first}")
@@ -64,6 +65,7 @@ def _library() -> Iterator[Line]:
     if damage:
         yield Line("backends", "packaged C", damage, State.BROKEN, selftest.REINSTALL)
     where, reason = library.location(), library.load()[1]
+    yield _compiler(needed=where is None)
     if where is None:
         yield Line("backends", "C operators", f"none: {reason}; {WITHOUT}", State.NOTE)
         return

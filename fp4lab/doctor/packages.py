@@ -17,7 +17,6 @@ from fp4lab.machine import git_revision
 NEEDED = ("torch", "numpy", "scipy", "matplotlib", "safetensors", "tyro", "rich", "jinja2")
 #: those that it can do without, and what they are for
 OPTIONAL = {
-    "triton": "operators on GPUs",
     "tensorboard": "the metrics of a run in TensorBoard",
     "wandb": "the metrics of a run in Weights & Biases",
     "tokenizers": "text as the tokens of a vocabulary",
