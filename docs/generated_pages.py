@@ -1,6 +1,7 @@
 """The pages that are made of something else: the root's files, the command line, the public names.
 
-mkdocs calls `on_files` (`hooks` in mkdocs.yml). Nothing is written into the checkout.
+mkdocs calls the functions whose names begin with `on_` (`hooks` in mkdocs.yml). Nothing is written
+into the checkout.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from docstring_markdown import markdown
+from docstring_markdown import markdown as as_markdown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pygments.formatters import HtmlFormatter
@@ -50,9 +51,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """A page's text with links as they are in the site; in the checkout they lead to files."""
+    return in_site(markdown)
+
+
 def pages() -> dict[str, str]:
     """The content of every generated page by its path."""
-    made = {site: in_site((ROOT / name).read_text("utf-8")) for name, site in PAGES.items()}
+    made = {site: (ROOT / name).read_text("utf-8") for name, site in PAGES.items()}
     made |= {name: (ROOT / name).read_text("utf-8") for name in COPIED}
     made["code.css"] = code_colours()
     made["command-line.md"] = command_line()
@@ -63,9 +69,9 @@ def pages() -> dict[str, str]:
 
 
 def in_site(text: str) -> str:
-    """A page of the root with its links as they are in the site."""
+    """A text with its links to the root's pages, and from there into docs/, as in the site."""
     for name, site in PAGES.items():
-        text = re.sub(rf"\]\({re.escape(name)}(?=[)#])", f"]({site}", text)
+        text = re.sub(rf"\]\((?:\.\./)?{re.escape(name)}(?=[)#])", f"]({site}", text)
     return text.replace("](docs/", "](")
 
 
@@ -110,7 +116,7 @@ def room_page(module: ModuleType) -> str:
     things = public(module)
     described = {name: thing for name, thing in things.items() if _has_docstring(thing)}
     constants = {name: thing for name, thing in things.items() if name not in described}
-    parts = [f"# {module.__name__}", markdown(inspect.getdoc(module) or "")]
+    parts = [f"# {module.__name__}", as_markdown(inspect.getdoc(module) or "")]
     if constants:
         parts += ["## Constants", _constants(constants)]
     parts += [_entry(name, thing) for name, thing in described.items()]

@@ -260,7 +260,8 @@ def cast(
     """Round every element to an element type, without scales; float32 in x's shape.
 
     Takes float16 to float64 (float64 is rounded to float32 first). Zeros keep their sign, NaN stays
-    NaN, also in types without a NaN. See `Overflow` for values beyond the largest.
+    NaN, also in types without a NaN. `ties` says where a value halfway between two numbers goes,
+    `overflow` what one beyond the largest becomes.
 
     Raises:
         InputError: another dtype, or an element type that is for scales only.

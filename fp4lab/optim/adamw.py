@@ -22,9 +22,12 @@ def build_optimizer(
 ) -> torch.optim.AdamW:
     """AdamW over the parameters of `model` that require a gradient; a tied parameter counts once.
 
-    `eps` is added outside the square root. Parameters with two or more dimensions are decayed by
-    `learning_rate * weight_decay` of their value at each update, all others are not. A model with
-    nothing to train, or a number out of range, is torch's ValueError.
+    `betas` are the decay rates of the mean and of the mean square of the gradient; `eps` is added
+    outside the square root. Parameters with two or more dimensions are decayed by
+    `learning_rate * weight_decay` of their value at each update, all others are not.
+
+    Raises:
+        ValueError: torch's own, for a model with nothing to train or a number out of range.
 
     >>> optimizer = build_optimizer(nn.Linear(4, 4), learning_rate=1e-3)
     >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]

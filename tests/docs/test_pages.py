@@ -68,8 +68,9 @@ def test_docstrings_become_markdown(generated: Any) -> None:
 
 
 def test_links_of_the_root_lead_to_pages_of_the_site(generated: Any) -> None:
-    text = generated.in_site("[a](DESIGN.md) [b](docs/log.md) [c](LICENSE) [d](README.md#results)")
-    assert text == "[a](design.md) [b](log.md) [c](LICENSE) [d](index.md#results)"
+    text = "[a](DESIGN.md) [b](docs/log.md) [c](LICENSE) [d](../README.md#results)"
+    expected = "[a](design.md) [b](log.md) [c](LICENSE) [d](index.md#results)"
+    assert generated.on_page_markdown(text, page=None) == expected
 
 
 @pytest.mark.slow

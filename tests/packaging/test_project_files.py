@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 import fp4lab
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "DESIGN.md", "docs/log.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "DESIGN.md"]
+PAGES += [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_readme_leads_with_the_two_commands() -> None:
