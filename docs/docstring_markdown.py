@@ -12,8 +12,6 @@ import griffe
 
 #: prompts, what they print, and blank lines only between two prompts
 _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1\S.*|\n\1 +\S.*)*(?:\n\n\1>>> .*(?:\n\1 *\S.*)*)*", re.M)
-
-
 #: what is shown as it stands: fences, and code within a line
 _CODE = re.compile(r"(```.*?```|`[^`]*`)", re.DOTALL)
 

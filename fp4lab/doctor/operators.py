@@ -61,9 +61,10 @@ def _triton() -> Line:
 
 
 def _library() -> Iterator[Line]:
-    damage = library.packaged()[1]
-    if damage:
-        yield Line("backends", "packaged C", damage, State.BROKEN, selftest.REINSTALL)
+    unused = library.packaged()[1]
+    if unused:
+        state = State.NOTE if unused == library.STALE else State.BROKEN
+        yield Line("backends", "packaged C", f"not used: {unused}", state, selftest.REINSTALL)
     where, reason = library.location(), library.load()[1]
     yield _compiler(needed=where is None)
     if where is None:

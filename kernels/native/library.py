@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import sys
 import warnings
 from functools import cache
@@ -21,6 +22,8 @@ from fp4lab.kernels.native import build
 
 #: where `setup.py` puts the library that is built with the package
 PACKAGED = Path(__file__).with_name("libfp4lab.so")
+#: why a library that was built with the package is not used, although it is whole
+STALE = "it was made from other sources than those that lie beside it"
 #: the instruction sets by level, see `detect.c`
 LEVELS = {1: "plain", 2: "v2", 3: "v3", 4: "v4"}
 #: the reason that was told; filled before the warning, which may be an error to the caller
@@ -66,7 +69,7 @@ def packaged() -> tuple[ctypes.CDLL | None, str]:
     except (OSError, ValueError) as error:
         # a ValueError where it is another library
         return None, " ".join(str(error).split())
-    return None, "it was made from other sources than those that lie beside it"
+    return None, STALE
 
 
 def location() -> Path | None:
@@ -87,9 +90,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fp4lab"
 
 
+def _target() -> Path:
+    """One file for each state of the sources, kind of processor and compiler command."""
+    made_of = f"{build.source_hash()} {platform.machine()} {build.compiler()}"
+    key = hashlib.sha256(made_of.encode()).hexdigest()[:20]
+    return cache_folder() / f"libfp4lab-{key}.so"
+
+
 def _compiled() -> Path:
-    key = hashlib.sha256(f"{build.source_hash()} {build.compiler()}".encode()).hexdigest()[:20]
-    target = cache_folder() / f"libfp4lab-{key}.so"
+    target = _target()
     if not _is_whole(target):
         print("fp4lab: compiling its C operators, once", file=sys.stderr, flush=True)
         build.compile_library(target)

@@ -98,6 +98,7 @@ def test_another_library_in_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(library, "PACKAGED", library.location())
     monkeypatch.setattr(build, "source_hash", lambda: "of edited sources")
     assert "other sources" in library.packaged()[1]
+    assert by_name(list(operators._library()))["packaged C"].state == State.NOTE
     other = tmp_path / "other.so"
     empty = tmp_path / "empty.c"
     empty.write_text("int empty;\n")
@@ -154,3 +155,13 @@ def test_the_lines_of_the_process_stand_in_their_sections() -> None:
     assert sections == sorted(sections)
     assert set(sections) == {"backends", "self-test"}
     assert broken(lines) == []
+
+
+def test_unlike_machines_can_share_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = {library._target()}
+    monkeypatch.setattr(library.platform, "machine", lambda: "another")
+    targets.add(library._target())
+    monkeypatch.setenv("CC", "another-compiler")
+    targets.add(library._target())
+    assert len(targets) == 3
+    assert {target.parent for target in targets} == {library.cache_folder()}
