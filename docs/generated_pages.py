@@ -60,7 +60,7 @@ def pages() -> dict[str, str]:
     """The content of every generated page by its path."""
     made = {site: (ROOT / name).read_text("utf-8") for name, site in PAGES.items()}
     made |= {name: (ROOT / name).read_text("utf-8") for name in COPIED}
-    made["code.css"] = code_colours()
+    made["site.css"] = style_sheet()
     made["command-line.md"] = command_line()
     rooms = {name: importlib.import_module(f"fp4lab.{name}") for name in ROOMS}
     made |= {f"api/{name}.md": room_page(module) for name, module in rooms.items()}
@@ -75,11 +75,13 @@ def in_site(text: str) -> str:
     return text.replace("](docs/", "](")
 
 
-def code_colours() -> str:
-    """The style sheet of highlighted code, by day and by night."""
+def style_sheet() -> str:
+    """Colours of code by day and by night, and what is too wide for a page: it wraps or scrolls."""
     light = HtmlFormatter(style="default").get_style_defs(".codehilite")
     dark = HtmlFormatter(style="github-dark").get_style_defs("[data-bs-theme=dark] .codehilite")
-    return f"{light}\n{dark}\n.codehilite pre {{ padding: 0.6em; }}\n"
+    code = ".codehilite pre { padding: 0.6em; white-space: pre-wrap; }"
+    table = "[role=main] table { display: block; overflow-x: auto; font-size: 0.85em; }"
+    return "\n".join([light, dark, code, table, ""])
 
 
 def command_line() -> str:
