@@ -1,9 +1,9 @@
-"""QuantizedTensor: codes, block scales, amax, format and logical shape; saved without pickle.
+"""QuantizedTensor: codes, block scales, tensor scale, format, logical shape; saved without pickle.
 
 A quantized tensor is a value, not a `torch.Tensor` subclass: it has no autograd and no implicit
 arithmetic. Codes and scales are plain bytes (`uint8`; float32 where a format's scales are), so
-every torch release can copy, move and store them. `amax` is kept instead of a tensor scale: its
-direction (encode or decode) is what other tools confuse, and an amax has none.
+every torch release can copy, move and store them. The tensor scale is an amax, unless the format is
+that of a tool that stores its encode or decode scale: the format says which, and so does a file.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ import torch
 from torch import Tensor
 
 from fp4lab import formats
-from fp4lab.errors import InputError, expect
-from fp4lab.formats import BlockFormat, Hadamard
+from fp4lab.errors import InputError, expect, unknown
+from fp4lab.formats import BlockFormat, Direction, Hadamard
 from fp4lab.kernels import ops
 from fp4lab.kernels.quantize.stored import check_parts
 from fp4lab.specs.plain import from_plain, to_plain
 
-#: version of the metadata in a file; `amax` says that the second level is stored as amax
+#: version of the metadata in a file; `amax`: a tensor stores its amax where it names no direction
 FILE_CONVENTION = "fp4lab-1-amax"
-_PARTS = ("codes", "scales", "amax")
+_PARTS = ("codes", "scales", "tensor_scale")
+_DIRECTIONS = {direction.name.lower(): direction for direction in Direction}
 
 
 #: pairs of numbers, and powers of two without a sign
@@ -57,7 +58,8 @@ class QuantizedTensor:
             for 16-bit elements.
         scales: block scales `[ceil(M/r), ceil(K/c)]`, bytes of the scale type or float32; `[0, 0]`
             for a plain cast.
-        amax: second-level amax, float32 `[1]`, `[M]`, or `[0]` without a second level.
+        tensor_scale: what the second level stores, float32 `[1]`, `[M]`, or `[0]` without one: an
+            amax, or the encode or decode scale (`format.direction`).
         format: the block format.
         shape: logical shape; all dimensions before the last are flattened to rows.
         axis: -1, or -2 when blocks run along the rows: the stored matrix is then the transpose.
@@ -69,13 +71,13 @@ class QuantizedTensor:
 
     >>> import fp4lab
     >>> q = fp4lab.quantize(torch.arange(64.0).reshape(2, 2, 16), formats.NVFP4)
-    >>> q.codes.shape, q.scales.shape, q.amax, q.nbytes
+    >>> q.codes.shape, q.scales.shape, q.tensor_scale, q.nbytes
     (torch.Size([4, 8]), torch.Size([4, 1]), tensor([63.]), 40)
     """
 
     codes: Tensor
     scales: Tensor
-    amax: Tensor
+    tensor_scale: Tensor
     format: BlockFormat
     shape: torch.Size
     axis: int = -1
@@ -99,7 +101,7 @@ class QuantizedTensor:
                 f"hadamard={self.hadamard!r} with {self.matrix_shape[1]} values along the blocks: "
                 "give a size that divides them, or None"
             )
-        for name in ("scales", "amax"):
+        for name in ("scales", "tensor_scale"):
             # no gradient flows through scales
             if getattr(self, name).requires_grad:
                 object.__setattr__(self, name, getattr(self, name).detach())
@@ -110,6 +112,26 @@ class QuantizedTensor:
         columns = self.shape[-1]
         rows = self.shape[:-1].numel()
         return (rows, columns) if self.axis == -1 else (columns, rows)
+
+    @property
+    def amax(self) -> Tensor:
+        """The second-level amax: float32 `[1]`, `[M]`, or `[0]` without a second level.
+
+        Raises:
+            InputError: the format stores another number, from which an amax cannot be had exactly.
+
+        >>> import fp4lab
+        >>> fp4lab.quantize(torch.ones(16), formats.get("nvfp4_modelopt")).amax
+        Traceback (most recent call last):
+        fp4lab.errors.InputError: amax of a tensor in 'nvfp4_modelopt', which stores its decode...
+        """
+        direction = self.format.direction
+        if direction != Direction.AMAX:
+            raise InputError(
+                f"amax of a tensor in {self.format.name!r}, which stores its {_words(direction)}: "
+                "no amax gives it exactly; use q.tensor_scale and q.format.direction"
+            )
+        return self.tensor_scale
 
     @property
     def transform(self) -> str:
@@ -123,7 +145,7 @@ class QuantizedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes, scales and amax."""
+        """Bytes of codes, scales and tensor scale."""
         return sum(part.numel() * part.element_size() for part in self.parts())
 
     @property
@@ -135,8 +157,8 @@ class QuantizedTensor:
         return 8 * self.nbytes / self.shape.numel() if self.shape.numel() else float("nan")
 
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Codes, scales, amax."""
-        return self.codes, self.scales, self.amax
+        """Codes, scales, tensor scale."""
+        return self.codes, self.scales, self.tensor_scale
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The values, in the logical shape (computed in float32, then rounded to dtype).
@@ -157,8 +179,8 @@ class QuantizedTensor:
         """On another device; parts that are there already are shared."""
         if isinstance(device, torch.dtype):
             raise InputError(f"device={device} is a dtype; dequantize(dtype) gives values in one")
-        codes, scales, amax = (part.to(device) for part in self.parts())
-        return dataclasses.replace(self, codes=codes, scales=scales, amax=amax)
+        codes, scales, outer = (part.to(device) for part in self.parts())
+        return dataclasses.replace(self, codes=codes, scales=scales, tensor_scale=outer)
 
     def __getitem__(self, index: object) -> QuantizedTensor:
         raise InputError(
@@ -184,13 +206,17 @@ class QuantizedTensor:
         along = "" if self.axis == -1 else ", blocks along dim -2"
         if self.hadamard is not None:
             along += f", after a Hadamard transform of {self.hadamard.size}"
-        amax = ""
-        if self.amax.numel() == 1 and self.amax.device.type != "meta":
-            amax = f", amax {self.amax.item():.4g}"
+        outer = ""
+        if self.tensor_scale.numel() == 1 and self.tensor_scale.device.type != "meta":
+            outer = f", {_words(self.format.direction)} {self.tensor_scale.item():.4g}"
         bits = f"{self.bits_per_value:.2f} bits a value"
         if self.format.element.bits not in (4, 8, 16):
             bits += " in memory"
-        return f"QuantizedTensor({self.format.name} {size}{along}, {bits}{amax}, {self.device})"
+        return f"QuantizedTensor({self.format.name} {size}{along}, {bits}{outer}, {self.device})"
+
+
+def _words(direction: Direction) -> str:
+    return direction.part.replace("_", " ")
 
 
 def _same_bytes(a: Tensor, b: Tensor) -> bool:
@@ -201,9 +227,10 @@ def _same_bytes(a: Tensor, b: Tensor) -> bool:
 def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> None:
     """Write tensors to one safetensors file, in place of an older one only when it is complete.
 
-    Quantized tensors become `<name>.codes`, `<name>.scales` and `<name>.amax`, with format, shape,
-    axis and transform in the metadata; others are stored as they are. Tensors that share memory are
-    stored once for each name.
+    Quantized tensors become `<name>.codes`, `<name>.scales` and `<name>.amax` (`.encode_scale`,
+    `.decode_scale` where the format stores that), with format, shape, axis, transform and direction
+    in the metadata; others are stored as they are. Tensors that share memory are stored once for
+    each name.
 
     Raises:
         InputError: a value that is no dense tensor with values, or two tensors that would get the
@@ -221,7 +248,8 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     described: dict[str, dict[str, object]] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, QuantizedTensor):
-            for part, value in zip(_PARTS, tensor.parts(), strict=True):
+            direction = tensor.format.direction
+            for part, value in zip(_stored_as(direction), tensor.parts(), strict=True):
                 _add(flat, f"{name}.{part}", value)
             described[name] = {
                 "format": to_plain(tensor.format),
@@ -230,6 +258,8 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
             }
             if tensor.transform:
                 described[name]["hadamard"] = tensor.transform
+            if direction != Direction.AMAX:
+                described[name]["direction"] = direction.name.lower()
         else:
             _add(flat, name, tensor)
     metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
@@ -241,6 +271,11 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _stored_as(direction: Direction) -> tuple[str, str, str]:
+    """Names of the parts in a file: that of the tensor scale says which number it is."""
+    return "codes", "scales", direction.part
 
 
 def write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -285,8 +320,8 @@ def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
     """Read what `save` wrote, onto the CPU.
 
     Raises:
-        InputError: not a safetensors file, another convention, or a missing or misshapen part (its
-            key is named).
+        InputError: not a safetensors file, another convention, a direction that is not the
+            format's, or a missing or misshapen part (its key is named).
         OSError: the file cannot be read.
 
     >>> import fp4lab
@@ -310,11 +345,12 @@ def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
         )
     tensors: dict[str, QuantizedTensor | Tensor] = {}
     for name, description in _described(metadata, path).items():
+        fmt = _format(name, description)
         try:
-            parts = [flat.pop(f"{name}.{part}") for part in _PARTS]
+            parts = [flat.pop(f"{name}.{part}") for part in _stored_as(fmt.direction)]
         except KeyError as error:
             raise InputError(f"path={str(path)!r} lacks the tensor {error}") from None
-        tensors[name] = _checked(name, parts, description)
+        tensors[name] = _checked(name, parts, fmt, description)
     return tensors | flat
 
 
@@ -328,19 +364,34 @@ def _described(metadata: Mapping[str, str], path: str | Path) -> dict[str, Any]:
     return described
 
 
-def _checked(name: str, parts: list[Tensor], description: Any) -> QuantizedTensor:
+def _format(name: str, description: Any) -> BlockFormat:
+    """The format of a description, whose direction must be the one that is described."""
     keys = {"format", "shape", "axis"}
-    if not isinstance(description, dict) or set(description) - {"hadamard"} != keys:
+    if not isinstance(description, dict) or set(description) - {"hadamard", "direction"} != keys:
         raise InputError(f"description of {name!r} does not have the keys {sorted(keys)}")
     fmt = from_plain(BlockFormat, description["format"], path=f"{name}.format", by_name=_by_name)
+    said = description.get("direction", "amax")
+    if not isinstance(said, str) or said not in _DIRECTIONS:
+        raise unknown(f"{name}.direction", said, _DIRECTIONS)
+    if _DIRECTIONS[said] != fmt.direction:
+        raise InputError(
+            f"{name}.direction={said!r}: the format {fmt.name!r} stores its "
+            f"{_words(fmt.direction)}; the file was changed, convert the number and name it so"
+        )
+    return fmt
+
+
+def _checked(
+    name: str, parts: list[Tensor], fmt: BlockFormat, description: Mapping[str, Any]
+) -> QuantizedTensor:
     sizes, axis = description["shape"], description["axis"]
     whole_sizes = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in sizes)
     if not whole_sizes:
         raise InputError(f"shape={sizes!r} of {name!r} is not a list of sizes")
     try:
         transform = _transform(description.get("hadamard"))
-        codes, scales, amax = parts
-        return QuantizedTensor(codes, scales, amax, fmt, torch.Size(sizes), axis, transform)
+        codes, scales, tensor_scale = parts
+        return QuantizedTensor(codes, scales, tensor_scale, fmt, torch.Size(sizes), axis, transform)
     except InputError as error:
         raise InputError(f"{name}.{error}") from None
 

@@ -93,8 +93,9 @@ def _multiplies(name: str, *, decodes: bool = False) -> Callable[[Function], Fun
 
 @_implements("quantize")
 def _quantize_impl(x: Tensor, quantizer: str, *noise: Any) -> tuple[Tensor, Tensor, Tensor]:
-    codes, scales, amax = dispatch.codes_and_scales(_asked(x, quantizer_of(quantizer), *noise))
-    return codes.contiguous(), scales.contiguous(), amax
+    asked = _asked(x, quantizer_of(quantizer), *noise)
+    codes, scales, tensor_scale = dispatch.codes_and_scales(asked)
+    return codes.contiguous(), scales.contiguous(), tensor_scale
 
 
 @_implements("fake_quantize")
@@ -140,16 +141,16 @@ def _amax_impl(x: Tensor, quantizer: str) -> Tensor:
 
 @_implements("dequantize")
 def _dequantize_impl(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
+    codes: Tensor, scales: Tensor, tensor_scale: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> Tensor:
-    return stored.dequantized(checked(codes, scales, amax, format, K), K, dtype)
+    return stored.dequantized(checked(codes, scales, tensor_scale, format, K), K, dtype)
 
 
 @_implements("stored_operand")
 def _stored_operand_impl(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
+    codes: Tensor, scales: Tensor, tensor_scale: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    values, epilogue = stored.operand(checked(codes, scales, amax, format, K), K, dtype)
+    values, epilogue = stored.operand(checked(codes, scales, tensor_scale, format, K), K, dtype)
     # a copy, for an operator's result must not be its input
     return values, epilogue.clone(memory_format=torch.contiguous_format)
 
@@ -199,27 +200,27 @@ def _grouped_matmul_impl(
 
 @_multiplies("packed_matmul", decodes=True)
 def _packed_matmul_impl(
-    x: Tensor, codes: Tensor, scales: Tensor, amax: Tensor, format: str, int8: bool
+    x: Tensor, codes: Tensor, scales: Tensor, tensor_scale: Tensor, format: str, int8: bool
 ) -> Tensor:
-    return packed.packed_matmul(x, checked(codes, scales, amax, format, x.shape[1]), int8)
+    return packed.packed_matmul(x, checked(codes, scales, tensor_scale, format, x.shape[1]), int8)
 
 
 @_multiplies("stored_matmul", decodes=True)
 def _stored_matmul_impl(
     a: Tensor,
     a_scales: Tensor,
-    a_amax: Tensor,
+    a_tensor_scale: Tensor,
     a_format: str,
     b: Tensor,
     b_scales: Tensor,
-    b_amax: Tensor,
+    b_tensor_scale: Tensor,
     b_format: str,
     K: int,
     dtype: torch.dtype,
 ) -> Tensor:
     sides = (
-        checked(a, a_scales, a_amax, a_format, K),
-        checked(b, b_scales, b_amax, b_format, K),
+        checked(a, a_scales, a_tensor_scale, a_format, K),
+        checked(b, b_scales, b_tensor_scale, b_format, K),
     )
     return matmul_dispatch.stored_matmul(*sides, K, dtype)
 

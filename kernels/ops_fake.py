@@ -66,14 +66,14 @@ def _amax_fake(x: Tensor, quantizer: str) -> Tensor:
 
 @_describes("dequantize")
 def _dequantize_fake(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
+    codes: Tensor, scales: Tensor, tensor_scale: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> Tensor:
     return codes.new_empty((codes.shape[0], K), dtype=dtype)
 
 
 @_describes("stored_operand")
 def _stored_operand_fake(
-    codes: Tensor, scales: Tensor, amax: Tensor, format: str, K: int, dtype: torch.dtype
+    codes: Tensor, scales: Tensor, tensor_scale: Tensor, format: str, K: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     values = codes.new_empty((codes.shape[0], K), dtype=dtype)
     shape = reference.epilogue_shape(format_of(format), codes.shape[0])
@@ -118,11 +118,11 @@ def _packed_matmul_fake(x: Tensor, codes: Tensor, *_: object) -> Tensor:
 def _stored_matmul_fake(
     a: Tensor,
     a_scales: Tensor,
-    a_amax: Tensor,
+    a_tensor_scale: Tensor,
     a_format: str,
     b: Tensor,
     b_scales: Tensor,
-    b_amax: Tensor,
+    b_tensor_scale: Tensor,
     b_format: str,
     K: int,
     dtype: torch.dtype,

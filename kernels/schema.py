@@ -7,11 +7,11 @@ row-major in meaning (any strides), and the same description of how it is quanti
     quantizer        text of a `Quantizer`: format, whether the operand is x^T, transform, noise
     state, stream    where noise comes from (int64 `[4]`), where there is any
     row_ids, column_offset    global rows (int64 `[M]`) and first column of the stored matrix
-    amax             second-level amax to use instead of the operand's own
+    amax             second-level amax to use instead of the operand's own, whatever is stored
 
 The operand is x, or x^T `[K, M]`; blocks and the transform run along its columns. Of an operand,
 
-    quantize         gives codes, contiguous, block scales and amax
+    quantize         gives codes, contiguous, block scales and what the second level stores
     fake_quantize    values in x's dtype, laid out as x is stored
     operand          values times block scales, and what is left for the epilogue of a product; x^T
                      is laid out as x is stored, or `turned` to be contiguous
@@ -28,10 +28,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, ElementType, Hadamard
+from fp4lab.formats import BlockFormat, BlockScale, ElementType, Hadamard
 
 #: the dtypes that C and Triton read and write, and what both call them (native/common.h)
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+#: the orders of arithmetic that C and Triton know; torch computes the others on any device
+_COMPILED = (BlockScale.FOLDED, BlockScale.DIVIDED, BlockScale.POWER_OF_TWO, BlockScale.ENCODE)
 
 _NOISE = "Tensor? state=None, int stream=0, Tensor? row_ids=None, int column_offset=0"
 _QUANTIZER = f"{_NOISE}, Tensor? amax=None"
@@ -48,7 +50,7 @@ library.define(
     "Tensor? state=None, int stream=0, int stream_t=0, Tensor? row_ids=None, int column_offset=0, "
     "Tensor? amax=None, Tensor? amax_t=None) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-_STORED = "Tensor codes, Tensor scales, Tensor amax, str format, int K, ScalarType dtype"
+_STORED = "Tensor codes, Tensor scales, Tensor tensor_scale, str format, int K, ScalarType dtype"
 library.define(f"dequantize({_STORED}) -> Tensor")
 library.define(f"stored_operand({_STORED}) -> (Tensor, Tensor)")
 library.define("amax(Tensor x, str quantizer) -> Tensor")
@@ -64,12 +66,12 @@ library.define(
     " -> Tensor"
 )
 library.define(
-    "packed_matmul(Tensor x, Tensor codes, Tensor scales, Tensor amax, str format, bool int8)"
-    " -> Tensor"
+    "packed_matmul(Tensor x, Tensor codes, Tensor scales, Tensor tensor_scale, str format, "
+    "bool int8) -> Tensor"
 )
 library.define(
-    "stored_matmul(Tensor a, Tensor a_scales, Tensor a_amax, str a_format, Tensor b, "
-    "Tensor b_scales, Tensor b_amax, str b_format, int K, ScalarType dtype) -> Tensor"
+    "stored_matmul(Tensor a, Tensor a_scales, Tensor a_tensor_scale, str a_format, Tensor b, "
+    "Tensor b_scales, Tensor b_tensor_scale, str b_format, int K, ScalarType dtype) -> Tensor"
 )
 
 
@@ -96,6 +98,11 @@ def quantizer_of(text: str) -> Quantizer:
     # one of size 1 without signs is none, which leaves -0 as it is
     hadamard = None if transform in ("", "1") else transform_of(transform)
     return Quantizer(format_of(fmt), transposed == "1", hadamard, int(noise_bits))
+
+
+def is_compiled(fmt: BlockFormat) -> bool:
+    """Whether C and Triton know the format's arithmetic."""
+    return fmt.block_scale in _COMPILED
 
 
 format_of = lru_cache(maxsize=256)(BlockFormat.from_definition)

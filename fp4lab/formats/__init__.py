@@ -28,7 +28,7 @@ from fp4lab.formats.elements import (
     FP16 as FP16_ELEMENT,
 )
 from fp4lab.formats.rounding import Overflow, Rounding, Ties
-from fp4lab.formats.scaling import BlockScale, Level, ScaleRule, Selection
+from fp4lab.formats.scaling import BlockScale, Direction, Level, ScaleRule, Selection
 from fp4lab.formats.table import (
     BF16,
     FP8_1X128_E4M3,
@@ -50,8 +50,11 @@ from fp4lab.formats.table import (
     NVFP4_4OVER6,
     NVFP4_4OVER6_16X16,
     NVFP4_16X16,
+    NVFP4_COMPRESSED_TENSORS,
+    NVFP4_MODELOPT,
     NVFP4_ONE_LEVEL,
     NVFP4_ROWWISE,
+    NVFP4_TORCHAO,
     get,
     names,
     register,
@@ -91,14 +94,18 @@ __all__ = [
     "NVFP4_4OVER6",
     "NVFP4_4OVER6_16X16",
     "NVFP4_16X16",
+    "NVFP4_COMPRESSED_TENSORS",
+    "NVFP4_MODELOPT",
     "NVFP4_ONE_LEVEL",
     "NVFP4_ROWWISE",
     "NVFP4_SIGNS",
+    "NVFP4_TORCHAO",
     "UE4M3",
     "UE5M3",
     "WHOLE",
     "BlockFormat",
     "BlockScale",
+    "Direction",
     "ElementType",
     "Hadamard",
     "Level",

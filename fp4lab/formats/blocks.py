@@ -16,7 +16,7 @@ from typing import Any
 from fp4lab.errors import InputError, expect
 from fp4lab.formats.elements import FP32, ElementType, compute_properties
 from fp4lab.formats.rounding import Overflow, Ties
-from fp4lab.formats.scaling import BlockScale, Level, ScaleRule, Selection
+from fp4lab.formats.scaling import BlockScale, Direction, Level, ScaleRule, Selection
 from fp4lab.specs.plain import repr_without_defaults
 
 #: as a side of `block`: the whole extent of the tensor
@@ -25,6 +25,13 @@ LARGEST_SIDE = 1 << 20
 #: the fields that mean nothing without block scales
 _OF_SCALES = ("scale_rule", "block_scale", "level", "scale_ties", "selection")
 _SCALES = ("scale_cap", "amax_target", "scale_floor", "zero_scale")
+_DIRECTIONS = {
+    BlockScale.TORCHAO: Direction.DECODE,
+    BlockScale.MODELOPT: Direction.DECODE,
+    BlockScale.COMPRESSED_TENSORS: Direction.ENCODE,
+}
+#: the orders that know a type of their own for amax/M
+_WITH_PRECISION = (BlockScale.DIVIDED, BlockScale.COMPRESSED_TENSORS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +45,9 @@ class BlockFormat:
             format is a plain cast to `element`.
         scale: stored type of the block scale; `FP32` is stored as float32, others as bytes.
         scale_rule: how amax/M is rounded to `scale`.
-        block_scale: order of the arithmetic; FOLDED or DIVIDED for scales like E4M3, POWER_OF_TWO
-            for E8M0, ENCODE for FP32.
+        block_scale: order of the arithmetic; FOLDED, DIVIDED or that of another tool for scales
+            like E4M3, POWER_OF_TWO for E8M0, ENCODE for FP32. It also decides which number the
+            second level stores (`direction`).
         level: second-level scale: none, one per tensor, one per row.
         scale_cap: the largest block scale that the second level aims at (448; 256 leaves room for
             4-over-6); 0 means the scale type's largest value.
@@ -50,8 +58,8 @@ class BlockFormat:
             block decodes to 0).
         zero_scale: stored scale of an all-zero block.
         scale_ties: tie rule of the block scale's round-to-nearest (ggml: AWAY).
-        scale_precision: type in which amax/M is computed before it meets S, with DIVIDED
-            (compressed-tensors: that of the tensor, BF16).
+        scale_precision: type in which amax/M is computed before it meets S, with DIVIDED, and S too
+            with COMPRESSED_TENSORS (that tool: the tensor's, BF16 for a BF16 one).
         ties: tie rule of the elements' round-to-nearest.
         overflow: what elements beyond the largest become (scaled formats: they saturate).
         selection: 4-over-6 error measure, or NONE.
@@ -139,10 +147,10 @@ class BlockFormat:
                     f"{field}={value!r} of {self.name!r} is neither 0 nor a finite scale from "
                     "2^-126 to float32's largest"
                 )
-        if self.scale_precision.mantissa_bits != 23 and self.block_scale != BlockScale.DIVIDED:
+        if self.scale_precision.mantissa_bits != 23 and self.block_scale not in _WITH_PRECISION:
             raise InputError(
-                f"scale_precision={self.scale_precision.name!r} of {self.name!r} needs DIVIDED "
-                "block scales"
+                f"scale_precision={self.scale_precision.name!r} of {self.name!r} needs DIVIDED or "
+                "COMPRESSED_TENSORS block scales"
             )
         if self.block is not None and self.scale is not None:
             self._check_scale(self.scale)
@@ -186,7 +194,8 @@ class BlockFormat:
         ):
             if value != default and not rounds:
                 raise InputError(
-                    f"{field}={value} of {self.name!r} needs FOLDED or DIVIDED block scales"
+                    f"{field}={value} of {self.name!r} needs block scales that are rounded, as "
+                    "FOLDED or DIVIDED"
                 )
         for field, does in (
             ("scale_cap", rounds),
@@ -248,7 +257,14 @@ class BlockFormat:
     @cached_property
     def rounds_scale(self) -> bool:
         """Whether block scales are rounded to their type, as those of two levels are."""
-        return self.block_scale in (BlockScale.FOLDED, BlockScale.DIVIDED)
+        return self.block_scale not in (BlockScale.POWER_OF_TWO, BlockScale.ENCODE)
+
+    @cached_property
+    def direction(self) -> Direction:
+        """Which number the second level stores; AMAX where there is none."""
+        if self.level == Level.NONE:
+            return Direction.AMAX
+        return _DIRECTIONS.get(self.block_scale, Direction.AMAX)
 
     @cached_property
     def cap(self) -> float:
@@ -259,13 +275,17 @@ class BlockFormat:
 
     @cached_property
     def amax_factor(self) -> float:
-        """C * M: a stored amax divided by this is the second-level decode scale."""
+        """C * M: an amax divided by this is the second-level decode scale."""
         return self.cap * self.target if self.level != Level.NONE else 1.0
 
     @cached_property
-    def amax_ratio(self) -> tuple[int, int]:
-        """`amax_factor` as a fraction: torch.compile(dynamic=True) makes a float a variable."""
-        return self.amax_factor.as_integer_ratio()
+    def epilogue_ratio(self) -> tuple[int, int]:
+        """What divides a product with such a tensor, as a fraction: C * M of an amax, else 1.
+
+        A fraction, for torch.compile(dynamic=True) makes a float a variable.
+        """
+        holds_amax = self.direction == Direction.AMAX
+        return self.amax_factor.as_integer_ratio() if holds_amax else (1, 1)
 
     @cached_property
     def target(self) -> float:

@@ -10,7 +10,20 @@ The arithmetic, in float32 and in this order (`M` = largest element, `C` = scale
     power of 2  s = 2^k by `ScaleRule`; e = 2^-k   OCP MX
     encode      e = M / a; s = 1 / e               FP8 with float32 scales (Transformer Engine)
 
-Sources: arXiv 2509.25149 section 2 and appendix; OCP MX v1.0; Transformer Engine's references.
+Other tools compute two levels otherwise, and store another number than `A` (`Direction`). Without a
+second level their D and S are 1:
+
+    D = A / (C*M)                                  stored; D = 0 (all zero) makes 0/0 = NaN scales
+                s = round((a / M) / D)             BlockScale.TORCHAO
+                round(x * ((1 / D) / s)),          value  element * (s * D)
+                s = round(a / (M * D))             BlockScale.MODELOPT
+                round(x / (s * D)),                value  element * (s * D)
+    S = C*M / A  (1 where that is not finite)      stored
+                s = round(S * (a / M))             BlockScale.COMPRESSED_TENSORS
+                round(x / (s / S)),                value  element * (s / S)
+
+Sources: arXiv 2509.25149 section 2 and appendix; OCP MX v1.0; Transformer Engine's references;
+torchao 0.18.0, nvidia-modelopt 0.47.0 and compressed-tensors 0.20.1 as they run.
 """
 
 from __future__ import annotations
@@ -56,12 +69,45 @@ class BlockScale(IntEnum):
         DIVIDED: round((amax / M) * S), its 4-over-6 mode
         POWER_OF_TWO: 2^k by the `ScaleRule`, OCP MX
         ENCODE: the reciprocal of M / amax in float32, FP8 with float32 scales
+        TORCHAO: round((amax / M) / D), elements times (1 / D) / s
+        MODELOPT: round(amax / (M * D)), elements divided by s * D
+        COMPRESSED_TENSORS: round(S * (amax / M)), elements divided by s / S
     """
 
     FOLDED = 0
     DIVIDED = 1
     POWER_OF_TWO = 2
     ENCODE = 3
+    TORCHAO = 4
+    MODELOPT = 5
+    COMPRESSED_TENSORS = 6
+
+
+class Direction(IntEnum):
+    """Which number a second level stores; tools differ, and a wrong guess is off by its square.
+
+    Members:
+        AMAX: the largest magnitude A (Transformer Engine)
+        ENCODE: S = C*M / A, which multiplies what is quantized (compressed-tensors'
+            `weight_global_scale`)
+        DECODE: D = A / (C*M), which multiplies what is decoded (ModelOpt's `weight_scale_2`,
+            torchao's `per_tensor_scale`)
+
+    >>> import torch, fp4lab
+    >>> formats = ["nvfp4", "nvfp4_compressed_tensors", "nvfp4_modelopt"]
+    >>> formats = [fp4lab.formats.get(name) for name in formats]
+    >>> [fp4lab.quantize(torch.full((16,), 21.0), fmt).tensor_scale.item() for fmt in formats]
+    [21.0, 128.0, 0.0078125]
+    """
+
+    AMAX = 0
+    ENCODE = 1
+    DECODE = 2
+
+    @property
+    def part(self) -> str:
+        """What the stored number is called in files and messages."""
+        return "amax" if self is Direction.AMAX else f"{self.name.lower()}_scale"
 
 
 class Level(IntEnum):

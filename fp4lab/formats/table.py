@@ -74,6 +74,25 @@ NVFP4_ROWWISE = _nvfp4("nvfp4_rowwise", (1, 16), Level.ROW)
 NVFP4_ONE_LEVEL = register(
     NVFP4.replace(name="nvfp4_one_level", level=Level.NONE, block_scale=BlockScale.DIVIDED)
 )
+#: NVFP4 as other tools compute and store it; `fp4lab.compat` says what each is proven on
+NVFP4_COMPRESSED_TENSORS = register(
+    NVFP4.replace(
+        name="nvfp4_compressed_tensors",
+        block_scale=BlockScale.COMPRESSED_TENSORS,
+        zero_scale=0.125,
+    )
+)
+NVFP4_MODELOPT = register(
+    NVFP4.replace(
+        name="nvfp4_modelopt",
+        block_scale=BlockScale.MODELOPT,
+        scale_floor=2.0**-9,
+        zero_scale=1.0,
+    )
+)
+NVFP4_TORCHAO = register(
+    NVFP4.replace(name="nvfp4_torchao", block_scale=BlockScale.TORCHAO, scale_floor=2.0**-6)
+)
 #: NVFP4 with 4-over-6 block selection as Transformer Engine's default (MAE, second level at 256)
 NVFP4_4OVER6 = register(
     NVFP4.replace(

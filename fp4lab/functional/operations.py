@@ -56,7 +56,7 @@ def quantize(
     row_ids: Tensor | None = None,
     column_offset: int = 0,
 ) -> QuantizedTensor:
-    """Quantize a tensor to codes, block scales and amax.
+    """Quantize a tensor to codes, block scales and tensor scale.
 
     Args:
         x: `[.., K]`, any strides, float16 to float64 (float64 is rounded to float32 first).
@@ -69,7 +69,8 @@ def quantize(
         hadamard: transform along the blocks before quantization (the result stays transformed, and
             remembers it).
         amax: second-level amax to use (`[1]`, or one per row, at least 0) instead of x's own, which
-            is that of the transform after it was rounded to x's dtype.
+            is that of the transform after it was rounded to x's dtype. Also where the format stores
+            another number (`format.direction`), which is made of it.
         ragged: "error", or "pad": incomplete blocks are filled with zeros that decode to nothing.
         row_ids: global numbers of the rows, int64 `[M]`, for sharded noise.
         column_offset: global number of the first column, likewise.
@@ -82,7 +83,8 @@ def quantize(
     (MX, FP8), with a second level the row or tensor infinite or NaN; NVFP4 with one level saturates
     it. Other values beyond the largest saturate. With a second level, an amax above 7e35 overflows
     when it is multiplied back by a block scale of up to 448, in the order of Transformer Engine:
-    values become infinite, zeros NaN. A plain cast rounds each element by itself.
+    values become infinite, zeros NaN. A plain cast rounds each element by itself. Formats of other
+    tools do what their tool does (`fp4lab.formats.BlockScale`): some make a tensor of zeros NaN.
 
     Raises:
         InputError: dtype, shape, axis, ragged edge, missing noise, or an amax that does not fit.
@@ -104,8 +106,8 @@ def quantize(
         row_ids=row_ids,
         column_offset=column_offset,
     )
-    codes, scales, amax = ops.quantize(*arguments)
-    return QuantizedTensor(codes, scales, amax, fmt, x.shape, axis, hadamard)
+    codes, scales, tensor_scale = ops.quantize(*arguments)
+    return QuantizedTensor(codes, scales, tensor_scale, fmt, x.shape, axis, hadamard)
 
 
 def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -241,11 +243,12 @@ def fake_quantize(
 def saturated(x: Tensor, fmt: BlockFormat, axis: int, arguments: tuple[Any, ...]) -> Tensor:
     """Where |x| exceeds the largest number of its block by more than float32 rounding (bool)."""
     matrix = flattened(x.detach())
-    codes, scales, amax = ops.quantize(matrix, *arguments)
+    codes, scales, tensor_scale = ops.quantize(matrix, *arguments)
     # in both nibbles where two codes share a byte
     full = torch.full_like(codes, fmt.element.max_code * (0x11 if fmt.packed else 1))
     columns = matrix.shape[1] if axis == -1 else matrix.shape[0]
-    limit: Tensor = ops.dequantize(full, scales, amax, fmt.definition, columns, torch.float32)
+    how = (fmt.definition, columns, torch.float32)
+    limit: Tensor = ops.dequantize(full, scales, tensor_scale, *how)
     limit = limit.t() if axis == -2 else limit
     return x.detach().abs() > limit.reshape(x.shape) * (1 + 2.0**-21)
 

@@ -30,6 +30,9 @@ def scaled_matmul(
 
     One matmul of elements times block scales; the tensor scales multiply its output once:
     `alpha = amax_a amax_b / (C_a M_a C_b M_b)`. Equal to Transformer Engine's reference GEMM.
+    A tensor that stores its decode scale D, or its encode scale S, puts D, or 1 / S rounded once,
+    in the place of amax, and 1 in that of C M: the product of the two numbers is formed first,
+    divided by what is left below, and multiplies the float32 sums once.
 
     Args:
         a: `[M, K]` with blocks along K (or `[K, M]` with axis=-2); leading dimensions are rows.

@@ -13,6 +13,7 @@ from fp4lab.kernels.matmul import reference
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.quantize import stored
+from fp4lab.kernels.quantize.reference import epilogue as epilogue_of
 from fp4lab.kernels.quantize.stored import Stored
 from fp4lab.kernels.schema import DTYPES
 
@@ -51,8 +52,9 @@ def _by_c(x_BK: Tensor, weight: Stored, int8: bool) -> Tensor:
     batch, columns = x_BK.shape
     rows = weight.codes.shape[0]
     weights = stored.as_c(weight, columns, x_BK.dtype, outer=False)
-    alpha = _alpha(weight.amax, weight.format)
-    alpha = weight.amax.new_ones(1) if alpha is None else alpha.contiguous()
+    epilogue = epilogue_of(weight.scales, weight.tensor_scale, weight.format, rows)
+    alpha = _alpha(epilogue, weight.format)
+    alpha = epilogue.new_ones(1) if alpha is None else alpha.contiguous()
     y_BN = new_result((batch, rows), torch.float32)
     product = _Product(
         weights=weights,

@@ -5,6 +5,8 @@
 The operands are elements times block scales (`fp4lab.kernels.quantize.reference.operand`), whose
 products are exact in float32, and alpha holds the amax of both tensors: this is bit-equal to
 Transformer Engine's reference GEMM, and folding the tensor scales into the operands would not be.
+A tensor that stores its decode scale D or its encode scale S has the epilogue D, or 1 / S, and 1 in
+place of C M.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from fp4lab.kernels.minifloat.reference import FLOAT_MAX
 
 
 def alpha_divisor(*formats: BlockFormat | None) -> float:
-    """`C_a M_a C_b M_b`: what divides the product of the epilogues."""
+    """`C_a M_a C_b M_b` (1 where no amax is stored): what divides the product of the epilogues."""
     factor = 1.0
     for fmt in formats:
         if fmt is not None:
-            numerator, denominator = fmt.amax_ratio
+            numerator, denominator = fmt.epilogue_ratio
             factor *= numerator / denominator
     return factor
 

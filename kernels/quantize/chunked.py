@@ -84,7 +84,7 @@ def encoded(asked: Quantization, finish: Finish) -> list[Tensor]:
     Args:
         asked: what `takes` has agreed to.
         finish: makes of an encoded group matrices of the operand (rows, or columns of a transposed
-            operand), and last the second-level amax.
+            operand), and last the tensor scale.
     """
     amax = _amax(asked)
     parts = [finish(reference.encoded(group), group) for _, group in _groups(asked, amax)]

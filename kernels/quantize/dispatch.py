@@ -24,7 +24,7 @@ _VALUES = {dtype: Want(dtype=dtype, amax=False) for dtype in DTYPES}
 
 
 def codes_and_scales(asked: Quantization) -> list[Tensor]:
-    """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
+    """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, tensor scale."""
     fmt = asked.format
     who = _who(asked)
     if who == "triton":
@@ -76,7 +76,7 @@ def dequantized(asked: Quantization, dtype: torch.dtype) -> Tensor:
             return native.quantize(asked, _VALUES[dtype]).data
         return native.quantize(asked, _VALUES[torch.float32]).data.to(dtype)
     values, _ = _by_torch(
-        asked, who, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.amax]
+        asked, who, lambda e, group: [reference.dequantized(e, fmt, group.shape), e.tensor_scale]
     )
     return rounded_to(values, dtype)
 
@@ -131,10 +131,11 @@ def _operand_by_torch(
     def finish(encoded: Encoded, group: Quantization) -> list[Tensor]:
         values, _ = reference.operand(encoded, fmt, group.shape)
         scale = encoded.decode_R1C1 if fmt.whole_rows else None
-        return [values, values[:0, :0] if scale is None else scale[:, 0, :, 0], encoded.amax]
+        late = values[:0, :0] if scale is None else scale[:, 0, :, 0]
+        return [values, late, encoded.tensor_scale]
 
-    values, scales, amax = _by_torch(asked, _who(asked), finish)
-    epilogue = reference.epilogue(scales, amax, fmt, asked.shape[0])
+    values, scales, tensor_scale = _by_torch(asked, _who(asked), finish)
+    epilogue = reference.epilogue(scales, tensor_scale, fmt, asked.shape[0])
     values = rounded_to(values, dtype)
     return dense(values, asked.transposed and not turned), epilogue
 

@@ -38,7 +38,7 @@ from fp4lab.kernels.quantize.reference import (
     codes_shape,
     scale_grid,
 )
-from fp4lab.kernels.schema import DTYPES
+from fp4lab.kernels.schema import DTYPES, is_compiled
 
 #: shape and dtype of a result
 _Tensor: TypeAlias = tuple[tuple[int, ...], torch.dtype]
@@ -115,6 +115,7 @@ def takes(asked: Quantization) -> bool:
     size = asked.hadamard_size
     return (
         plain(asked.x_MK)
+        and is_compiled(asked.format)
         and asked.x_MK.numel() > 0
         and size <= LARGEST_KEPT
         and asked.shape[1] % size == 0

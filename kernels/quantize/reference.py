@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fp4lab.errors import InputError
-from fp4lab.formats import WHOLE, BlockFormat, ElementType, Hadamard, Level, Selection
+from fp4lab.formats import WHOLE, BlockFormat, Direction, ElementType, Hadamard, Level, Selection
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
 from fp4lab.kernels.minifloat.reference import (
@@ -35,7 +35,9 @@ from fp4lab.kernels.quantize.scales import (
     block_scales,
     divided,
     stored,
+    tensor_scale,
     two_level,
+    whole_scale,
 )
 
 
@@ -86,11 +88,12 @@ class Quantization(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A matrix on its grid: float32 element values and block scales, and the second-level amax."""
+    """A matrix on its grid: float32 element values and block scales, and the second level."""
 
     values_RrCc: Tensor
     decode_R1C1: Tensor | None
-    amax: Tensor
+    #: as it is stored: in the direction of the format
+    tensor_scale: Tensor
 
 
 def prepare(asked: Quantization) -> Tensor:
@@ -211,18 +214,18 @@ def quantize_blocks(
     block_amax = amax_of_blocks(x_RrCc)
     if amax is None:
         amax = tensor_amax(block_amax, fmt)
-    amax = positive_nan_(amax.to(torch.float32, copy=True))
-    outer = amax.view(-1, 1, 1, 1) if fmt.level != Level.NONE else x_MK.new_ones(())
+    stored_outer = positive_nan_(tensor_scale(amax.to(torch.float32, copy=True), fmt))
+    outer = stored_outer.view(-1, 1, 1, 1) if fmt.level != Level.NONE else x_MK.new_ones(())
     if fmt.selection != Selection.NONE:
         values, decode_R1C1 = _four_over_six(x_RrCc, block_amax, outer, fmt, noise)
     else:
         scales = block_scales(block_amax, outer, fmt)
         values, decode_R1C1 = _scaled(x_RrCc, scales, fmt, noise), scales.decode
-    return Encoded(values, positive_nan_(decode_R1C1), amax)
+    return Encoded(values, positive_nan_(decode_R1C1), stored_outer)
 
 
 def _scaled(x_RrCc: Tensor, scales: Scales, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
-    scaled = x_RrCc * scales.multiplier
+    scaled = x_RrCc / scales.factor if scales.divides else x_RrCc * scales.factor
     if not fmt.keep_negative_zero:
         # turns -0 (and products that underflow to it) into +0, and nothing else
         scaled += 0.0
@@ -289,43 +292,44 @@ def encoded(asked: Quantization) -> Encoded:
 
 
 def codes_and_scales(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> list[Tensor]:
-    """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, amax."""
+    """What is stored: codes `[M, K]` (4-bit ones packed), scales `[R, C]`, tensor scale."""
     values = positive_nan_(unblocked(quantized.values_RrCc, shape)).contiguous()
     codes = encode(values, fmt.element)
     if fmt.packed:
         codes = pack_nibbles(codes)
     if quantized.decode_R1C1 is None:
-        return [codes, quantized.values_RrCc.new_zeros((0, 0)), quantized.amax]
+        return [codes, quantized.values_RrCc.new_zeros((0, 0)), quantized.tensor_scale]
     scales = quantized.decode_R1C1[:, 0, :, 0].contiguous()
-    return [codes, stored(scales, fmt), quantized.amax]
+    return [codes, stored(scales, fmt), quantized.tensor_scale]
 
 
 def from_storage(
-    codes: Tensor, scales: Tensor, amax: Tensor, fmt: BlockFormat, num_columns: int
+    codes: Tensor, scales: Tensor, tensor_scale: Tensor, fmt: BlockFormat, num_columns: int
 ) -> Encoded:
     """Inverse of `codes_and_scales`."""
     codes_MK = unpack_nibbles(codes, num_columns) if fmt.packed else codes
     values = blocked(decode(codes_MK, fmt.element), fmt)
     if fmt.scale is None:
-        return Encoded(values, None, amax)
+        return Encoded(values, None, tensor_scale)
     plain = scales if fmt.scale.mantissa_bits == 23 else decode(scales, fmt.scale)
-    return Encoded(values, plain[:, None, :, None], amax)
+    return Encoded(values, plain[:, None, :, None], tensor_scale)
 
 
 def dequantized(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> Tensor:
-    """float32: element * ((block scale * amax) * fl(1/(C*M))); one level: element * scale."""
+    """float32: element * ((block scale * amax) * fl(1/(C*M))); one level: element * scale.
+
+    Where the second level stores D or S: element * (block scale * D), element * (block scale / S).
+    """
     values, scale = quantized.values_RrCc, quantized.decode_R1C1
     if scale is not None:
-        if fmt.level != Level.NONE:
-            scale = (scale * quantized.amax.view(-1, 1, 1, 1)).mul_(1.0 / fmt.amax_factor)
-        values = values * scale
+        values = values * whole_scale(scale, quantized.tensor_scale.view(-1, 1, 1, 1), fmt)
     return positive_nan_(unblocked(values, shape))
 
 
 def operand(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """A GEMM operand: element * block scale, and what is left for the epilogue.
 
-    The second level (as amax), or a single scale that covers whole rows, does not enter the
+    The second level, or a single scale that covers whole rows, does not enter the
     product: the operand then has at most 6 significant bits for NVFP4 and is exact in bf16.
     """
     values, scale = quantized.values_RrCc, quantized.decode_R1C1
@@ -334,13 +338,18 @@ def operand(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> tup
     if not fmt.whole_rows:
         values = values * scale
     values = positive_nan_(unblocked(values, shape))
-    return values, epilogue(scale[:, 0, :, 0], quantized.amax, fmt, shape[0])
+    return values, epilogue(scale[:, 0, :, 0], quantized.tensor_scale, fmt, shape[0])
 
 
-def epilogue(decode_RC: Tensor, amax: Tensor, fmt: BlockFormat, num_rows: int) -> Tensor:
-    """What multiplies a product after the fact: `[1]`, `[M, 1]` or empty."""
+def epilogue(decode_RC: Tensor, tensor_scale: Tensor, fmt: BlockFormat, num_rows: int) -> Tensor:
+    """What multiplies a product after the fact: `[1]`, `[M, 1]` or empty.
+
+    It is the amax, whose C M divides later; D; or 1 / S.
+    """
     if fmt.whole_rows:
         sides = (num_rows, 1) if fmt.block == (1, WHOLE) else (1,)
         # an empty matrix has no scale, its product does
         return decode_RC.reshape(sides) if decode_RC.numel() else decode_RC.new_ones(sides)
-    return amax.view(-1, 1) if fmt.level == Level.ROW else amax
+    if fmt.direction == Direction.ENCODE:
+        tensor_scale = tensor_scale.reciprocal()
+    return tensor_scale.view(-1, 1) if fmt.level == Level.ROW else tensor_scale

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, BlockScale, Level, ScaleRule
+from fp4lab.formats import BlockFormat, BlockScale, Direction, Level, ScaleRule
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX, encode, round_nearest
 
 
@@ -20,11 +20,12 @@ class Scales(NamedTuple):
     """Scales of every block, shaped like the block amax they came from.
 
     `decode` is the stored block scale as float32 (without the second level); an element x becomes
-    round(x * `multiplier`) and stands for value * `decode` * second level.
+    round(x * `factor`), or round(x / `factor`) where it `divides`.
     """
 
     decode: Tensor
-    multiplier: Tensor
+    factor: Tensor
+    divides: bool = False
 
 
 def divided(x: Tensor, constant: float) -> Tensor:
@@ -38,42 +39,82 @@ def encode_scale(amax: Tensor, fmt: BlockFormat) -> Tensor:
     return torch.where(scale == 0, 1.0, scale)
 
 
-def block_scales(block_amax: Tensor, amax: Tensor, fmt: BlockFormat) -> Scales:
-    """Scales of blocks with the largest magnitudes `block_amax`, in a tensor or row with `amax`.
+def tensor_scale(amax: Tensor, fmt: BlockFormat) -> Tensor:
+    """What the second level stores for an amax, in the direction of the format."""
+    if fmt.direction == Direction.DECODE:
+        return divided(amax, fmt.amax_factor)
+    if fmt.direction == Direction.ENCODE:
+        scale = round_nearest(torch.div(fmt.amax_factor, amax), fmt.scale_precision)
+        return torch.where(scale.isfinite(), scale, 1.0)
+    return amax
+
+
+def block_scales(block_amax: Tensor, outer: Tensor, fmt: BlockFormat) -> Scales:
+    """Scales of blocks with the largest magnitudes `block_amax`.
 
     Args:
         block_amax: float32, any shape.
-        amax: float32 that broadcasts against it; ignored by formats without a second level.
+        outer: `tensor_scale` of the tensor or row, which broadcasts against it; 1 without a second
+            level.
         fmt: a format with block scales.
     """
     if fmt.block_scale == BlockScale.POWER_OF_TWO:
         return _power_of_two(block_amax, fmt)
     if fmt.block_scale == BlockScale.ENCODE:
         return _encode_first(block_amax, fmt)
-    return two_level(block_amax, amax, fmt, 1.0)
+    return two_level(block_amax, outer, fmt)
 
 
-def two_level(block_amax: Tensor, amax: Tensor, fmt: BlockFormat, stretch: float) -> Scales:
+def two_level(block_amax: Tensor, outer: Tensor, fmt: BlockFormat, stretch: float = 1.0) -> Scales:
     """NVFP4's scales; `stretch` multiplies the ideal block scale (1.5 maps the largest to 4)."""
-    assert fmt.scale is not None
-    largest = fmt.target
-    two_levels = fmt.level != Level.NONE
-    outer = encode_scale(amax, fmt) if two_levels else block_amax.new_ones(())
+    if fmt.direction == Direction.AMAX and fmt.level != Level.NONE:
+        outer = encode_scale(outer, fmt)
+    ideal = _ideal(block_amax, outer, fmt)
+    decode = _rounded(ideal if stretch == 1.0 else ideal * stretch, block_amax, fmt)
+    if fmt.block_scale == BlockScale.TORCHAO:
+        return Scales(decode, outer.reciprocal() / decode)
+    if fmt.block_scale == BlockScale.MODELOPT:
+        return Scales(decode, decode * outer, divides=True)
+    if fmt.block_scale == BlockScale.COMPRESSED_TENSORS:
+        return Scales(decode, decode / outer, divides=True)
+    inverse = outer.reciprocal().clamp_(max=FLOAT_MAX)
+    return Scales(decode, (decode * inverse).reciprocal_().clamp_(max=FLOAT_MAX))
+
+
+def _ideal(block_amax: Tensor, outer: Tensor, fmt: BlockFormat) -> Tensor:
+    """The block scale before it is rounded; `outer` is S, or D where that is stored."""
     if fmt.block_scale == BlockScale.FOLDED:
-        ideal = (block_amax * (outer * (1.0 / largest))).clamp_(max=FLOAT_MAX)
-    else:
-        ratio = divided(block_amax, largest)
-        ideal = round_nearest(ratio, fmt.scale_precision).mul_(outer)
-    if stretch != 1.0:
-        ideal = ideal * stretch
+        return (block_amax * (outer * (1.0 / fmt.target))).clamp_(max=FLOAT_MAX)
+    if fmt.block_scale == BlockScale.MODELOPT:
+        return block_amax / (outer * fmt.target)
+    ratio = divided(block_amax, fmt.target)
+    if fmt.block_scale == BlockScale.TORCHAO:
+        return ratio / outer
+    return round_nearest(ratio, fmt.scale_precision).mul_(outer)
+
+
+def _rounded(ideal: Tensor, block_amax: Tensor, fmt: BlockFormat) -> Tensor:
+    """In the scale type, with the floor and what stands for a zero."""
+    assert fmt.scale is not None
     decode = round_nearest(ideal, fmt.scale, fmt.scale_ties)
     if fmt.scale_floor:
         decode = decode.clamp(min=fmt.scale_floor)
     if fmt.zero_scale:
-        decode = torch.where(block_amax == 0, fmt.zero_scale, decode)
-    inverse = outer.reciprocal().clamp_(max=FLOAT_MAX)
-    multiplier = (decode * inverse).reciprocal_().clamp_(max=FLOAT_MAX)
-    return Scales(decode, multiplier)
+        zero = {BlockScale.COMPRESSED_TENSORS: decode, BlockScale.MODELOPT: ideal}
+        is_zero = zero.get(fmt.block_scale, block_amax) == 0
+        decode = torch.where(is_zero, fmt.zero_scale, decode)
+    return decode
+
+
+def whole_scale(decode: Tensor, outer: Tensor, fmt: BlockFormat) -> Tensor:
+    """Block scale times second level, in the order of the format's tool."""
+    if fmt.level == Level.NONE:
+        return decode
+    if fmt.direction == Direction.ENCODE:
+        return decode / outer
+    if fmt.direction == Direction.DECODE:
+        return decode * outer
+    return (decode * outer).mul_(1.0 / fmt.amax_factor)
 
 
 def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError
-from fp4lab.formats import BlockFormat, ElementType, Level
+from fp4lab.formats import BlockFormat, Direction, ElementType, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat.reference import decode, positive_nan_, rounded_to
 from fp4lab.kernels.native import structures as c
@@ -32,31 +32,34 @@ class CStored(ctypes.Structure):
 
 
 class Stored(NamedTuple):
-    """Codes, block scales and second-level amax of a matrix, and their format."""
+    """Codes, block scales and tensor scale of a matrix, and their format."""
 
     codes: Tensor
     scales: Tensor
-    amax: Tensor
+    tensor_scale: Tensor
     format: BlockFormat
 
 
-def checked(codes: Tensor, scales: Tensor, amax: Tensor, format: str, num_columns: int) -> Stored:
+def checked(
+    codes: Tensor, scales: Tensor, tensor_scale: Tensor, format: str, num_columns: int
+) -> Stored:
     """The parts with their format; InputError where they do not belong together."""
     fmt = format_of(format)
-    check_parts((codes, scales, amax), fmt, codes.shape[0] if codes.dim() else 0, num_columns)
-    return Stored(codes, scales, amax, fmt)
+    parts = (codes, scales, tensor_scale)
+    check_parts(parts, fmt, codes.shape[0] if codes.dim() else 0, num_columns)
+    return Stored(*parts, fmt)
 
 
 def check_parts(
     parts: tuple[Tensor, Tensor, Tensor], fmt: BlockFormat, num_rows: int, num_columns: int
 ) -> None:
-    """InputError unless codes, scales and amax are those of such a matrix."""
+    """InputError unless codes, scales and tensor scale are those of such a matrix."""
     codes_shape = reference.codes_shape(fmt, num_rows, num_columns)
     scales_shape = reference.scales_shape(fmt, num_rows, num_columns)
     needed: tuple[tuple[str, tuple[int, ...], torch.dtype], ...] = (
         ("codes", codes_shape, reference.code_dtype(fmt.element)),
         ("scales", scales_shape, reference.scales_dtype(fmt)),
-        ("amax", reference.amax_shape(fmt, num_rows), torch.float32),
+        (fmt.direction.part, reference.amax_shape(fmt, num_rows), torch.float32),
     )
     device = parts[0].device
     for (name, shape, dtype), part in zip(needed, parts, strict=True):
@@ -71,10 +74,11 @@ def check_parts(
 
 
 def dequantized(q: Stored, num_columns: int, dtype: torch.dtype) -> Tensor:
-    """Element x ((block scale x amax) x fl(1/(C M))), in float32 and then rounded to `dtype`."""
-    if c_takes(q):
+    """Element x whole scale (`reference.dequantized`), in float32 and then rounded to `dtype`."""
+    knows_outer = q.format.direction == Direction.AMAX
+    if knows_outer and c_takes(q):
         return _by_c(q, num_columns, dtype, outer=q.format.level != Level.NONE)
-    if _triton_takes(q):
+    if knows_outer and _triton_takes(q):
         from fp4lab.kernels.quantize import triton_stored
 
         return triton_stored.dequantize(q, num_columns, dtype)
@@ -88,7 +92,7 @@ def operand(q: Stored, num_columns: int, dtype: torch.dtype) -> tuple[Tensor, Te
     fmt, shape = q.format, (q.codes.shape[0], num_columns)
     if c_takes(q) and not fmt.whole_rows:
         values = _by_c(q, num_columns, dtype, outer=False)
-        return values, reference.epilogue(q.scales, q.amax, fmt, shape[0])
+        return values, reference.epilogue(q.scales, q.tensor_scale, fmt, shape[0])
     if _triton_takes(q):
         from fp4lab.kernels.quantize import triton_stored
 
@@ -109,7 +113,7 @@ def c_takes(q: Stored) -> bool:
     """Whether C reads these parts."""
     return (
         backends.chosen(q.codes.device) == "native"
-        and all(c.plain(part) for part in (q.codes, q.scales, q.amax))
+        and all(c.plain(part) for part in (q.codes, q.scales, q.tensor_scale))
         and q.codes.numel() > 0
         and q.codes.dtype == torch.uint8
         and q.format.scale is not None
@@ -126,14 +130,14 @@ def _table(scale: ElementType) -> Tensor:
 
 
 def as_c(q: Stored, num_columns: int, dtype: torch.dtype, *, outer: bool) -> CStored:
-    """What C reads, with or without the second level; a place for the result is missing."""
+    """What C reads, with or without the amax; a place for the result is missing."""
     fmt = q.format
     assert fmt.block is not None
     assert fmt.scale is not None
     scales = decode(q.scales, fmt.scale) if q.scales.dtype == torch.int16 else q.scales
     table = _table(fmt.scale) if scales.dtype == torch.uint8 else None
     codes, scales = q.codes.contiguous(), scales.contiguous()
-    amax = q.amax.contiguous() if outer else None
+    amax = q.tensor_scale.contiguous() if outer else None
     call = CStored(
         rows=codes.shape[0],
         columns=num_columns,

@@ -29,7 +29,7 @@ from fp4lab.kernels.quantize.reference import (
     scales_shape,
 )
 from fp4lab.kernels.quantize.triton_kernels import amax_kernel, quantize_kernel
-from fp4lab.kernels.schema import DTYPES
+from fp4lab.kernels.schema import DTYPES, is_compiled
 from fp4lab.kernels.triton.constants import How, Plan, sign_mask
 from fp4lab.kernels.triton.launch import as_integers, launch, plain, readable
 
@@ -66,7 +66,12 @@ def takes(asked: Quantization) -> bool:
 
 
 def takes_format(fmt: BlockFormat) -> bool:
-    """Whether a tile holds whole blocks: sides are powers of two to 128, or rows or the tensor."""
+    """Whether kernels know its arithmetic and a tile holds whole blocks.
+
+    Sides are powers of two to 128, or rows or the tensor.
+    """
+    if not is_compiled(fmt):
+        return False
     if fmt.block is None:
         return True
     rows, columns = fmt.block

@@ -149,6 +149,7 @@ def scales_kernel(
 
 def _run(q: Stored, num_columns: int, dtype: torch.dtype, result: Result) -> Tensor:
     codes, scales, amax, fmt = q
+    # an operand takes no second level, and only an amax enters values
     rows = codes.shape[0]
     written = dtype if dtype in DTYPES else torch.float32
     out = torch.empty((rows, num_columns), dtype=written, device=codes.device)
@@ -203,7 +204,7 @@ def operand(
 def epilogue(q: Stored) -> Tensor:
     """What multiplies a product of stored codes after the fact."""
     scales = _plain_scales(q.scales, q.format)
-    return reference.epilogue(scales, q.amax, q.format, q.codes.shape[0])
+    return reference.epilogue(scales, q.tensor_scale, q.format, q.codes.shape[0])
 
 
 def _plain_scales(scales: Tensor, fmt: BlockFormat) -> Tensor:

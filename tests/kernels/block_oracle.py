@@ -28,11 +28,11 @@ LIMIT = np.float32(3.4028234663852886e38)
 
 
 class Quantized(NamedTuple):
-    """Element values and block scales (as numbers), amax, and dequantized values."""
+    """Element values and block scales (as numbers), tensor scale, and dequantized values."""
 
     values: F32
     scales: F32
-    amax: F32
+    tensor_scale: F32
     dequantized: F32
 
 
@@ -84,19 +84,23 @@ def quantize(
         block_amax = np.abs(blocks).max(axis=(2, 3))
         if fmt.block_scale == BlockScale.POWER_OF_TWO:
             values, scales = power_of_two(blocks, block_amax, fmt, noise)
-            amax, whole = np.zeros(0, np.float32), scales
+            outer, whole = np.zeros(0, np.float32), scales
         elif fmt.block_scale == BlockScale.ENCODE:
             values, scales = encode_first(blocks, block_amax, fmt, noise)
-            amax, whole = np.zeros(0, np.float32), scales
+            outer, whole = np.zeros(0, np.float32), scales
+        elif fmt.block_scale in OTHER_TOOLS:
+            values, scales, outer, whole = OTHER_TOOLS[fmt.block_scale](
+                blocks, block_amax, fmt, noise
+            )
         else:
-            values, scales, amax = two_level(blocks, block_amax, fmt, noise)
+            values, scales, outer = two_level(blocks, block_amax, fmt, noise)
             whole = scales
             if fmt.level != Level.NONE:
                 factor = f32(1 / (cap(fmt) * oracle.largest(fmt.element)))
-                whole = (scales * amax.reshape(-1, 1)) * factor
+                whole = (scales * outer.reshape(-1, 1)) * factor
         shape = (x.shape[0], x.shape[1])
         product = cropped(values * spread(whole), shape)
-        return Quantized(cropped(values, shape), scales, amax, product)
+        return Quantized(cropped(values, shape), scales, outer, product)
 
 
 def cap(fmt: BlockFormat) -> float:
@@ -154,6 +158,62 @@ def two_level(
     four = errors[0] < errors[1]
     values = np.where(spread(four), candidates[0][0], candidates[1][0])
     return values, np.where(four, candidates[0][1], candidates[1][1]), amax
+
+
+def of_tensor(block_amax: F32, fmt: BlockFormat) -> F32:
+    """The amax `[R, 1]` or `[1, 1]`."""
+    return block_amax.max(axis=1 if fmt.level == Level.ROW else None).reshape(-1, 1)
+
+
+def torchao(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None) -> Any:
+    """`nvfp4_quantize` of torchao 0.18.0, by decode scales."""
+    D = np.ones((1, 1), np.float32)
+    if fmt.level != Level.NONE:
+        D = of_tensor(block_amax, fmt) / f32(cap(fmt) * oracle.largest(fmt.element))
+    scale = (block_amax / f32(oracle.largest(fmt.element))) / D
+    scale = np.maximum(stored(scale, fmt), f32(fmt.scale_floor))
+    values = elements(blocks * spread((f32(1) / D) / scale), fmt, noise)
+    outer = D.reshape(-1) if fmt.level != Level.NONE else np.zeros(0, np.float32)
+    return values, scale, outer, scale * D
+
+
+def modelopt(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None) -> Any:
+    """`NVFP4QTensor` of nvidia-modelopt 0.47.0, by decode scales."""
+    D = np.ones((1, 1), np.float32)
+    if fmt.level != Level.NONE:
+        D = of_tensor(block_amax, fmt) / f32(oracle.largest(fmt.element) * cap(fmt))
+    ideal = block_amax / (f32(oracle.largest(fmt.element)) * D)
+    if fmt.zero_scale:
+        ideal = np.where(ideal == 0, f32(fmt.zero_scale), ideal)
+    scale = np.maximum(stored(ideal, fmt), f32(fmt.scale_floor))
+    values = elements(blocks / spread(scale * D), fmt, noise)
+    outer = D.reshape(-1) if fmt.level != Level.NONE else np.zeros(0, np.float32)
+    return values, scale, outer, scale * D
+
+
+def compressed_tensors(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None) -> Any:
+    """`calculate_qparams` and `generate_gparam` of compressed-tensors 0.20.1, by encode scales."""
+    narrow = fmt.scale_precision.mantissa_bits != 23
+    S = np.ones((1, 1), np.float32)
+    if fmt.level != Level.NONE:
+        S = f32(cap(fmt) * oracle.largest(fmt.element)) / of_tensor(block_amax, fmt)
+        S = rounded(S, fmt.scale_precision) if narrow else S
+        S = np.where(np.isfinite(S), S, f32(1))
+    ratio = block_amax / f32(oracle.largest(fmt.element))
+    scale = stored(S * (rounded(ratio, fmt.scale_precision) if narrow else ratio), fmt)
+    scale = np.maximum(scale, f32(fmt.scale_floor))
+    if fmt.zero_scale:
+        scale = np.where(scale == 0, f32(fmt.zero_scale), scale)
+    values = elements(blocks / spread(scale / S), fmt, noise)
+    outer = S.reshape(-1) if fmt.level != Level.NONE else np.zeros(0, np.float32)
+    return values, scale, outer, scale / S
+
+
+OTHER_TOOLS = {
+    BlockScale.TORCHAO: torchao,
+    BlockScale.MODELOPT: modelopt,
+    BlockScale.COMPRESSED_TENSORS: compressed_tensors,
+}
 
 
 def total_error(difference: F32, fmt: BlockFormat) -> F32:

@@ -19,6 +19,9 @@ FORMATS = [
     f.NVFP4_ONE_LEVEL,
     f.NVFP4.replace(element=f.INT4),
     f.NVFP4.replace(block=(1, f.WHOLE)),
+    f.NVFP4_COMPRESSED_TENSORS,
+    f.NVFP4_COMPRESSED_TENSORS.replace(name="encode_rows", level=f.Level.ROW),
+    f.NVFP4_MODELOPT,
     f.MXFP4,
     f.MXFP8_E4M3,
     f.FP8_TENSOR_E4M3,
@@ -69,6 +72,27 @@ def test_the_tensor_scales_multiply_the_sum_once() -> None:
     assert torch.equal(fp4lab.scaled_matmul(a, b), exact.float() * alpha)
 
 
+def test_encode_and_decode_scales_take_the_place_of_amax() -> None:
+    """alpha = (1 / S) D, or amax D / (C M), rounded in this order; the sums are exact."""
+    x, w = torch.randn(M, 32), torch.randn(N, 32)
+    encode, decode, amax = (
+        quantized(x, f.NVFP4_COMPRESSED_TENSORS),
+        quantized(w, f.NVFP4_MODELOPT),
+        quantized(w, f.NVFP4),
+    )
+    S, D, A = (q.tensor_scale for q in (encode, decode, amax))
+    for a, b, alpha in (
+        (encode, decode, (1 / S) * D),
+        (encode, encode, (1 / S) * (1 / S)),
+        (decode, decode, D * D),
+        (amax, decode, (A * D) / torch.tensor(6.0 * 448)),
+    ):
+        exact = (operand(a).double() @ operand(b).double().t()).float()
+        assert torch.equal(fp4lab.scaled_matmul(a, b), exact * alpha)
+        grouped = fp4lab.grouped_scaled_matmul(a, [b, b], [4, a.shape[0] - 4])
+        assert torch.equal(grouped, exact * alpha)
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=name)
 def test_operands_fit_bf16_where_the_format_says_so(fmt: BlockFormat) -> None:
     q = quantized(torch.randn(32, 256) * 2.0 ** torch.randint(-9, 9, (32, 256)), fmt)
@@ -84,7 +108,7 @@ def test_the_operand_and_its_epilogue_stand_for_the_dequantized_values() -> None
         values, epilogue = ops.stored_operand(*q.parts(), fmt.definition, 256, torch.float32)
         whole = values.double()
         if epilogue.numel():
-            whole = whole * epilogue.double() / fmt.amax_factor
+            whole = whole * epilogue.double() / (fmt.epilogue_ratio[0] / fmt.epilogue_ratio[1])
         error = (whole - q.dequantize(torch.float64)).abs()
         # three float32 roundings on the way to the dequantized value
         assert (error <= 3 * 2.0**-24 * whole.abs()).all(), name(fmt)

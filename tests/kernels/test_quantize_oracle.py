@@ -81,7 +81,7 @@ def compare(q: fp4lab.QuantizedTensor, expected: block_oracle.Quantized) -> None
     assert fmt.scale is not None
     scales = q.scales if fmt.scale == f.FP32 else decode(q.scales, fmt.scale)
     same(scales, expected.scales)
-    same(q.amax, expected.amax)
+    same(q.tensor_scale, expected.tensor_scale)
     whole = q.dequantize() if q.axis == -1 else q.dequantize().t()
     if not np.isnan(expected.values).any():
         same(whole, expected.dequantized)

@@ -143,6 +143,53 @@ def test_wrong_metadata_is_named(
         fp4lab.load(tampered(tmp_path / "w", parts, described(**changes)))
 
 
+@pytest.mark.parametrize(
+    ("name", "direction", "value"),
+    [("nvfp4_compressed_tensors", "encode", 2688.0), ("nvfp4_modelopt", "decode", 1 / 2688)],
+)
+def test_the_direction_of_the_tensor_scale_is_in_the_file(
+    name: str, direction: str, value: float, tmp_path: Path
+) -> None:
+    """Edge case B18: encode and decode scales have other names, and the wrong one is refused."""
+    fmt = f.get(name)
+    assert fmt.direction.name.lower() == direction
+    q = fp4lab.quantize(torch.ones(16, 32), fmt)
+    assert torch.equal(q.tensor_scale, torch.tensor([value]))
+    path = tmp_path / "w"
+    fp4lab.save({"w": q}, path)
+    assert q.equal(fp4lab.load(path)["w"])  # type: ignore[arg-type]
+    tensors = safetensors.torch.load_file(path)
+    assert set(tensors) == {"w.codes", "w.scales", f"w.{direction}_scale"}
+    with safetensors.safe_open(path, framework="pt") as file:
+        entry = json.loads(file.metadata()["quantized"])["w"]
+    assert entry["direction"] == direction
+    for said, words in (
+        ("decode" if direction == "encode" else "encode", "stores its .* scale; the file"),
+        ("amax", f"w.direction='amax': the format '{name}' stores its {direction} scale"),
+        ("dcode", "w.direction='dcode' is not known; did you mean 'decode'"),
+        (1, "w.direction=1 is not known"),
+    ):
+        changed = described(**entry | {"direction": said})
+        with pytest.raises(InputError, match=words):
+            fp4lab.load(tampered(tmp_path / "changed", tensors, changed))
+    del entry["direction"]
+    with pytest.raises(InputError, match=r"w\.direction='amax'"):
+        fp4lab.load(tampered(tmp_path / "changed", tensors, described(**entry)))
+    renamed = tensors | {"w.amax": tensors[f"w.{direction}_scale"]}
+    del renamed[f"w.{direction}_scale"]
+    said_right = described(**entry | {"direction": direction})
+    with pytest.raises(InputError, match=f"lacks the tensor 'w.{direction}_scale'"):
+        fp4lab.load(tampered(tmp_path / "changed", renamed, said_right))
+
+
+def test_an_amax_is_not_made_up_from_a_scale() -> None:
+    q = fp4lab.quantize(torch.ones(1, 16), f.NVFP4_COMPRESSED_TENSORS)
+    with pytest.raises(InputError, match=r"stores its encode scale.*use q\.tensor_scale"):
+        _ = q.amax
+    assert "encode scale 2688" in repr(q)
+    assert torch.equal(fp4lab.quantize(torch.ones(1, 16), f.NVFP4).amax, torch.ones(1))
+
+
 def test_wrong_parts_are_named(tmp_path: Path, parts: dict[str, torch.Tensor]) -> None:
     for key, value in {
         "w.codes": torch.zeros(16, 16),

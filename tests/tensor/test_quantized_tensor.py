@@ -84,7 +84,7 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
     wrong: dict[str, list[Any]] = {
         "codes": [q.codes[:4], q.codes.bool(), q.codes.float(), q.codes[0, 0], None, [1]],
         "scales": [*scales, None, q.scales.to("meta")],
-        "amax": [*amax, None, q.amax.to("meta")],
+        "tensor_scale": [None],
         "shape": [torch.Size(()), (8, 64), [8, 64]],
         "format": ["nvfp4", None],
         "axis": [0, 1],
@@ -93,6 +93,9 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
         for value in values:
             with pytest.raises(InputError, match=field):
                 dataclasses.replace(q, **{field: value})
+    for value in [*amax, q.amax.to("meta")]:
+        with pytest.raises(InputError, match="amax"):
+            dataclasses.replace(q, tensor_scale=value)
     for size in ((2, 64), (8, 62)):
         with pytest.raises(InputError, match=f"codes .*{size[0]} rows of {size[1]} numbers"):
             dataclasses.replace(q, shape=torch.Size(size))

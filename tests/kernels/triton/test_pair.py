@@ -11,6 +11,7 @@ from fp4lab import formats
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, ElementType, Hadamard
 from fp4lab.kernels.quantize.stored import Stored
+from fp4lab.kernels.schema import is_compiled
 from tests.kernels import matrices
 from tests.kernels.triton.operators import (
     SIGNED,
@@ -137,7 +138,9 @@ def test_codes_and_scales_back_to_values(name: str, device: str) -> None:
     encoded = reference.from_storage(*stored, fmt, shape[1])
     there = [t.to(device) for t in stored]
     values = reference.dequantized(encoded, fmt, shape)
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    # the kernel knows amax only; torch decodes what other tools store
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    for dtype in dtypes if fmt.direction == formats.Direction.AMAX else ():
         got = triton_stored.dequantize(Stored(*there, fmt), shape[1], dtype)
         assert same_bits(got, canonical(values.to(dtype)))
     operand = triton_stored.operand(Stored(*there, fmt), shape[1])
@@ -160,7 +163,7 @@ def test_one_scale_of_whole_rows_back_to_values(rows: int, scale: ElementType, d
     sides = {"block": (rows, formats.WHOLE), "scale": scale}
     choices = product(formats.BlockScale, formats.Level, (formats.E2M1, formats.E4M3))
     made = [declared(**sides, block_scale=b, level=v, element=e) for b, v, e in choices]
-    allowed = [fmt for fmt in made if fmt is not None]
+    allowed = [fmt for fmt in made if fmt is not None and is_compiled(fmt)]
     assert {fmt.whole_rows for fmt in allowed} >= {True}
     for fmt in allowed:
         stored = reference.codes_and_scales(reference.encoded(Quantization(x_MK, fmt)), fmt, shape)
