@@ -28,7 +28,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, BlockScale, ElementType, Hadamard
+from fp4lab.formats import (
+    BlockFormat,
+    BlockScale,
+    ElementType,
+    Hadamard,
+    ScaleRule,
+    Selection,
+    Zeros,
+)
 
 #: the dtypes that C and Triton read and write, and what both call them (native/common.h)
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -102,7 +110,12 @@ def quantizer_of(text: str) -> Quantizer:
 
 def is_compiled(fmt: BlockFormat) -> bool:
     """Whether C and Triton know the format's arithmetic."""
-    return fmt.block_scale in _COMPILED
+    return (
+        fmt.block_scale in _COMPILED
+        and fmt.scale_rule != ScaleRule.EVEN_FP4
+        and fmt.selection <= Selection.MSE
+        and fmt.zeros == Zeros.SIGNED
+    )
 
 
 format_of = lru_cache(maxsize=256)(BlockFormat.from_definition)

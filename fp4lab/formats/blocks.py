@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from fp4lab.errors import InputError, expect
-from fp4lab.formats.elements import FP32, ElementType, compute_properties
-from fp4lab.formats.rounding import Overflow, Ties
+from fp4lab.formats.elements import E4M3, FP32, UE4M3, ElementType, compute_properties
+from fp4lab.formats.rounding import Overflow, Ties, Zeros
 from fp4lab.formats.scaling import BlockScale, Direction, Level, ScaleRule, Selection
 from fp4lab.specs.plain import repr_without_defaults
 
@@ -23,7 +23,7 @@ from fp4lab.specs.plain import repr_without_defaults
 WHOLE = 0
 LARGEST_SIDE = 1 << 20
 #: the fields that mean nothing without block scales
-_OF_SCALES = ("scale_rule", "block_scale", "level", "scale_ties", "selection")
+_OF_SCALES = ("scale_rule", "block_scale", "level", "scale_ties", "selection", "zeros")
 _SCALES = ("scale_cap", "amax_target", "scale_floor", "zero_scale")
 _DIRECTIONS = {
     BlockScale.TORCHAO: Direction.DECODE,
@@ -32,6 +32,14 @@ _DIRECTIONS = {
 }
 #: the orders that know a type of their own for amax/M
 _WITH_PRECISION = (BlockScale.DIVIDED, BlockScale.COMPRESSED_TENSORS)
+_GGML_SCALES = (E4M3.definition, UE4M3.definition)
+_ONE_LEVEL = (BlockScale.GGML, BlockScale.QWANTIZE)
+_WITH_SELECTION = {
+    Selection.MAE: (BlockScale.DIVIDED, BlockScale.FOUROVERSIX),
+    Selection.MSE: (BlockScale.DIVIDED, BlockScale.FOUROVERSIX),
+    Selection.ABS_MAX: (BlockScale.DIVIDED, BlockScale.FOUROVERSIX),
+    Selection.SEARCH: (BlockScale.QWANTIZE,),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +70,10 @@ class BlockFormat:
             with COMPRESSED_TENSORS (that tool: the tensor's, BF16 for a BF16 one).
         ties: tie rule of the elements' round-to-nearest.
         overflow: what elements beyond the largest become (scaled formats: they saturate).
-        selection: 4-over-6 error measure, or NONE.
+        selection: which error decides between two scales (4-over-6) or all of them, or NONE.
         keep_negative_zero: whether an input -0 keeps its sign bit (Transformer Engine: no). Small
-            negative values that round to zero always keep it.
+            negative values that round to zero keep it.
+        zeros: what other signs of zeros there are.
 
     Raises:
         InputError: a combination that has no meaning, named with its cure.
@@ -93,6 +102,7 @@ class BlockFormat:
     overflow: Overflow = Overflow.SATURATE
     selection: Selection = Selection.NONE
     keep_negative_zero: bool = False
+    zeros: Zeros = Zeros.SIGNED
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -116,6 +126,7 @@ class BlockFormat:
             ("ties", Ties),
             ("overflow", Overflow),
             ("selection", Selection),
+            ("zeros", Zeros),
         ):
             expect(field, getattr(self, field), kind, cure)
         expect("keep_negative_zero", self.keep_negative_zero, bool, f"of {self.name!r}: a bool")
@@ -175,6 +186,19 @@ class BlockFormat:
             )
         if self.block_scale == BlockScale.ENCODE and scale.mantissa_bits != 23:
             raise InputError(f"scale={scale.name!r} of {self.name!r}: ENCODE stores FP32")
+        if self.block_scale == BlockScale.GGML and scale.definition not in _GGML_SCALES:
+            raise InputError(f"scale={scale.name!r} of {self.name!r}: GGML rounds to E4M3 or UE4M3")
+        if self.block_scale == BlockScale.GGML and (
+            self.ties != Ties.ZERO or self.zeros != Zeros.POSITIVE or self.element.bits > 4
+        ):
+            raise InputError(
+                f"block_scale=GGML of {self.name!r} tries codes of 4 bits one by one; it needs "
+                "ties=ZERO and zeros=POSITIVE"
+            )
+        if self.selection == Selection.SEARCH and scale.bits > 8:
+            raise InputError(
+                f"scale={scale.name!r} of {self.name!r} has too many values to try; use 8 bits"
+            )
         rules = {
             BlockScale.POWER_OF_TWO: tuple(ScaleRule),
             BlockScale.ENCODE: (ScaleRule.NEAREST, ScaleRule.ROUND_UP),
@@ -197,10 +221,11 @@ class BlockFormat:
                     f"{field}={value} of {self.name!r} needs block scales that are rounded, as "
                     "FOLDED or DIVIDED"
                 )
+        replaces = rounds and self.block_scale != BlockScale.GGML
         for field, does in (
             ("scale_cap", rounds),
-            ("scale_floor", rounds),
-            ("zero_scale", rounds or self.block_scale == BlockScale.ENCODE),
+            ("scale_floor", replaces),
+            ("zero_scale", replaces or self.block_scale == BlockScale.ENCODE),
         ):
             value = getattr(self, field)
             if value and not does:
@@ -235,8 +260,17 @@ class BlockFormat:
             raise InputError(
                 f"block={self.block} of {self.name!r}: a second level per row needs blocks of 1 row"
             )
-        if self.selection != Selection.NONE and self.block_scale != BlockScale.DIVIDED:
-            raise InputError(f"selection of {self.name!r} (4-over-6) needs BlockScale.DIVIDED")
+        if self.level != Level.NONE and self.block_scale in _ONE_LEVEL:
+            raise InputError(
+                f"level={self.level.name} of {self.name!r} with block_scale="
+                f"{self.block_scale.name}, which has no second level; leave it out"
+            )
+        orders = _WITH_SELECTION.get(self.selection, tuple(BlockScale))
+        if self.block_scale not in orders:
+            raise InputError(
+                f"selection={self.selection.name} of {self.name!r} needs block_scale="
+                f"{' or '.join(order.name for order in orders)}"
+            )
         if self.selection != Selection.NONE and (WHOLE in (rows, columns) or rows & (rows - 1)):
             raise InputError(
                 f"block={self.block} of {self.name!r}: 4-over-6 adds errors row by row in halves; "

@@ -28,6 +28,30 @@ class Ties(IntEnum):
     ZERO = 2
 
 
+class Zeros(IntEnum):
+    """The sign of numbers that become zero, in which tools differ; values differ in no other way.
+
+    Members:
+        SIGNED: what rounds to zero keeps its sign; an input -0 is as the format's
+            `keep_negative_zero` says
+        DECODED_POSITIVE: the same codes, but the code of -0 stands for +0 (ModelOpt NVFP4)
+        POSITIVE: no number gets the code of -0, which stands for +0 (ggml)
+        NEGATIVE: zeros of the input get the code of -0, small numbers keep their sign (ModelOpt
+            MXFP4)
+
+    >>> import torch, fp4lab
+    >>> x = torch.tensor([6.0, 0.0, -0.0, -0.1] * 8)
+    >>> formats = [fp4lab.formats.MXFP4.replace(zeros=zeros) for zeros in Zeros]
+    >>> [fp4lab.fake_quantize(x, fmt)[1:4].signbit().int().tolist() for fmt in formats]
+    [[0, 1, 1], [0, 0, 0], [0, 0, 0], [1, 1, 1]]
+    """
+
+    SIGNED = 0
+    DECODED_POSITIVE = 1
+    POSITIVE = 2
+    NEGATIVE = 3
+
+
 class Overflow(IntEnum):
     """What a magnitude beyond the largest finite number becomes. NaN stays NaN either way.
 

@@ -10,20 +10,34 @@ The arithmetic, in float32 and in this order (`M` = largest element, `C` = scale
     power of 2  s = 2^k by `ScaleRule`; e = 2^-k   OCP MX
     encode      e = M / a; s = 1 / e               FP8 with float32 scales (Transformer Engine)
 
-Other tools compute two levels otherwise, and store another number than `A` (`Direction`). Without a
-second level their D and S are 1:
+Other tools compute in other orders, and some store another number than `A` (`Direction`). Without a
+second level D and S are 1. Divisions are divisions, and nothing is limited but what is said:
 
     D = A / (C*M)                                  stored; D = 0 (all zero) makes 0/0 = NaN scales
                 s = round((a / M) / D)             BlockScale.TORCHAO
                 round(x * ((1 / D) / s)),          value  element * (s * D)
                 s = round(a / (M * D))             BlockScale.MODELOPT
                 round(x / (s * D)),                value  element * (s * D)
-    S = C*M / A  (1 where that is not finite)      stored
+    S = (1 / A) * (C*M)  (1 where not finite)      stored
                 s = round(S * (a / M))             BlockScale.COMPRESSED_TENSORS
                 round(x / (s / S)),                value  element * (s / S)
+    S = C*M / A;  D = 1 / S
+                s = round((a / M) * S), 0 if a = 0 BlockScale.FOUROVERSIX
+                round(x * (1 / (D * s))), 0 if s = 0;   value  ((element * s) * A) / (C*M)
+    one level   s = a / M rounded as said below    BlockScale.GGML
+                the first code with the least |element * s - x|;    value  element * s
+                s = round(a / M)                   BlockScale.QWANTIZE
+                round(x / s), 0 if x = 0;          value  element * s
+
+ggml rounds a scale to E4M3 by the bit after the last (halves up), makes 2^-6 minus half a step or
+more, but less than 2^-6, 7/8 of it, and every scale that rounds to 256 or more 448.
+
+A block scale that rounds to zero is replaced by the format's `zero_scale` (COMPRESSED_TENSORS), one
+that is 0 before it is rounded (MODELOPT), or that of a block of zeros (the others).
 
 Sources: arXiv 2509.25149 section 2 and appendix; OCP MX v1.0; Transformer Engine's references;
-torchao 0.18.0, nvidia-modelopt 0.47.0 and compressed-tensors 0.20.1 as they run.
+torchao 0.18.0, nvidia-modelopt 0.47.0, compressed-tensors 0.20.1, fouroversix dadfad6, ggml d99724f
+and qwantize 0.1.1 as they run.
 """
 
 from __future__ import annotations
@@ -45,11 +59,13 @@ class ScaleRule(IntEnum):
         ROUND_UP: the smallest power of two that is at least amax/M: nothing is clipped (cuBLAS,
             2506.08027)
         EVEN: as FLOOR after amax is rounded to the element's mantissa width
+        EVEN_FP4: as EVEN with E2M1's mantissa width, whatever the element (compressed-tensors'
+            MXFP8)
 
     >>> import torch, fp4lab
     >>> formats = [fp4lab.formats.MXFP4.replace(scale_rule=rule) for rule in ScaleRule]
     >>> [fp4lab.fake_quantize(torch.full((32,), 7.0), fmt)[0].item() for fmt in formats]
-    [6.0, 6.0, 8.0, 8.0, 8.0]
+    [6.0, 6.0, 8.0, 8.0, 8.0, 8.0]
     """
 
     NEAREST = 0
@@ -57,6 +73,7 @@ class ScaleRule(IntEnum):
     CEIL = 2
     ROUND_UP = 3
     EVEN = 4
+    EVEN_FP4 = 5
 
 
 class BlockScale(IntEnum):
@@ -72,6 +89,9 @@ class BlockScale(IntEnum):
         TORCHAO: round((amax / M) / D), elements times (1 / D) / s
         MODELOPT: round(amax / (M * D)), elements divided by s * D
         COMPRESSED_TENSORS: round(S * (amax / M)), elements divided by s / S
+        FOUROVERSIX: as DIVIDED without limits; a block scale of 0 makes its codes 0
+        GGML: amax / M in ggml's own rounding to E4M3, elements by the least distance; one level
+        QWANTIZE: round(amax / M), elements divided by it; one level
     """
 
     FOLDED = 0
@@ -81,6 +101,9 @@ class BlockScale(IntEnum):
     TORCHAO = 4
     MODELOPT = 5
     COMPRESSED_TENSORS = 6
+    FOUROVERSIX = 7
+    GGML = 8
+    QWANTIZE = 9
 
 
 class Direction(IntEnum):
@@ -119,14 +142,18 @@ class Level(IntEnum):
 
 
 class Selection(IntEnum):
-    """4-over-6: which error decides whether a block's amax maps to 6 or to 4 (arXiv 2512.02010).
+    """Which error decides between the scales of a block (arXiv 2512.02010: 4-over-6).
 
     Members:
         NONE: every block's amax maps to the largest element
-        MAE: the smaller sum of absolute errors
-        MSE: the smaller sum of squared errors
+        MAE: it maps to 6 or to 4, by the smaller sum of absolute errors
+        MSE: the same by the smaller sum of squared errors
+        ABS_MAX: the same by the smaller largest error (fouroversix)
+        SEARCH: of all block scales the one with the smallest sum of squared errors (qwantize)
     """
 
     NONE = 0
     MAE = 1
     MSE = 2
+    ABS_MAX = 3
+    SEARCH = 4

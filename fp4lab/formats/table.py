@@ -7,7 +7,7 @@ import re
 from fp4lab.errors import InputError, unknown
 from fp4lab.formats import elements as e
 from fp4lab.formats.blocks import WHOLE, BlockFormat
-from fp4lab.formats.rounding import Overflow
+from fp4lab.formats.rounding import Overflow, Ties, Zeros
 from fp4lab.formats.scaling import BlockScale, Level, ScaleRule, Selection
 
 _FORMATS: dict[str, BlockFormat] = {}
@@ -54,8 +54,8 @@ def get(name: str) -> BlockFormat:
 def names() -> list[str]:
     """Names of all registered formats, sorted.
 
-    >>> [name for name in names() if name.startswith("mxfp4")]
-    ['mxfp4', 'mxfp4_32x32', 'mxfp4_ceil', 'mxfp4_even', 'mxfp4_floor', 'mxfp4_nearest']
+    >>> [name for name in names() if name.startswith("mxfp4_")]
+    ['mxfp4_32x32', 'mxfp4_ceil', 'mxfp4_compressed_tensors', 'mxfp4_even', 'mxfp4_floor', ...]
     """
     return sorted(_FORMATS)
 
@@ -73,25 +73,6 @@ NVFP4_ROWWISE = _nvfp4("nvfp4_rowwise", (1, 16), Level.ROW)
 #: no second level
 NVFP4_ONE_LEVEL = register(
     NVFP4.replace(name="nvfp4_one_level", level=Level.NONE, block_scale=BlockScale.DIVIDED)
-)
-#: NVFP4 as other tools compute and store it; `fp4lab.compat` says what each is proven on
-NVFP4_COMPRESSED_TENSORS = register(
-    NVFP4.replace(
-        name="nvfp4_compressed_tensors",
-        block_scale=BlockScale.COMPRESSED_TENSORS,
-        zero_scale=0.125,
-    )
-)
-NVFP4_MODELOPT = register(
-    NVFP4.replace(
-        name="nvfp4_modelopt",
-        block_scale=BlockScale.MODELOPT,
-        scale_floor=2.0**-9,
-        zero_scale=1.0,
-    )
-)
-NVFP4_TORCHAO = register(
-    NVFP4.replace(name="nvfp4_torchao", block_scale=BlockScale.TORCHAO, scale_floor=2.0**-6)
 )
 #: NVFP4 with 4-over-6 block selection as Transformer Engine's default (MAE, second level at 256)
 NVFP4_4OVER6 = register(
@@ -130,6 +111,79 @@ MXFP8_E5M2 = _mx("mxfp8_e5m2", e.E5M2, ScaleRule.ROUND_UP)
 for _fmt in (MXFP4, MXFP6_E2M3, MXFP6_E3M2, MXFP8_E4M3, MXFP8_E5M2):
     for _rule in (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.NEAREST):
         register(_fmt.replace(name=f"{_fmt.name}_{_rule.name.lower()}", scale_rule=_rule))
+
+
+# formats as other tools compute and store them; `fp4lab.compat` says what each is proven on
+NVFP4_COMPRESSED_TENSORS = register(
+    NVFP4.replace(
+        name="nvfp4_compressed_tensors",
+        block_scale=BlockScale.COMPRESSED_TENSORS,
+        zero_scale=0.125,
+    )
+)
+#: what it makes of a BF16 tensor, whose scales it computes in BF16
+NVFP4_COMPRESSED_TENSORS_BF16 = register(
+    NVFP4_COMPRESSED_TENSORS.replace(name="nvfp4_compressed_tensors_bf16", scale_precision=e.BF16)
+)
+MXFP4_COMPRESSED_TENSORS = register(
+    MXFP4.replace(
+        name="mxfp4_compressed_tensors", scale_rule=ScaleRule.EVEN, keep_negative_zero=False
+    )
+)
+MXFP8_COMPRESSED_TENSORS = register(
+    MXFP8_E4M3.replace(name="mxfp8_compressed_tensors", scale_rule=ScaleRule.EVEN_FP4)
+)
+NVFP4_MODELOPT = register(
+    NVFP4.replace(
+        name="nvfp4_modelopt",
+        block_scale=BlockScale.MODELOPT,
+        scale_floor=2.0**-9,
+        zero_scale=1.0,
+        zeros=Zeros.DECODED_POSITIVE,
+    )
+)
+MXFP4_MODELOPT = register(
+    MXFP4.replace(name="mxfp4_modelopt", ties=Ties.ZERO, zeros=Zeros.NEGATIVE)
+)
+NVFP4_TORCHAO = register(
+    NVFP4.replace(
+        name="nvfp4_torchao",
+        block_scale=BlockScale.TORCHAO,
+        scale_floor=2.0**-6,
+        keep_negative_zero=True,
+    )
+)
+NVFP4_TORCHAO_ONE_LEVEL = register(
+    NVFP4_TORCHAO.replace(name="nvfp4_torchao_one_level", level=Level.NONE)
+)
+NVFP4_FOUROVERSIX_STATIC = register(
+    NVFP4.replace(name="nvfp4_fouroversix_static", block_scale=BlockScale.FOUROVERSIX)
+)
+NVFP4_FOUROVERSIX = register(
+    NVFP4_FOUROVERSIX_STATIC.replace(
+        name="nvfp4_fouroversix", scale_cap=256.0, selection=Selection.MSE
+    )
+)
+NVFP4_GGML = register(
+    NVFP4_ONE_LEVEL.replace(
+        name="nvfp4_ggml",
+        scale=e.UE4M3,
+        block_scale=BlockScale.GGML,
+        ties=Ties.ZERO,
+        zeros=Zeros.POSITIVE,
+    )
+)
+MXFP4_GGML = register(
+    MXFP4.replace(
+        name="mxfp4_ggml", scale_rule=ScaleRule.FLOOR, ties=Ties.ZERO, zeros=Zeros.POSITIVE
+    )
+)
+NVFP4_QWANTIZE = register(
+    NVFP4_ONE_LEVEL.replace(name="nvfp4_qwantize", block_scale=BlockScale.QWANTIZE, ties=Ties.ZERO)
+)
+NVFP4_QWANTIZE_OPTIMAL = register(
+    NVFP4_QWANTIZE.replace(name="nvfp4_qwantize_optimal", selection=Selection.SEARCH)
+)
 
 
 def _fp8(name: str, element: e.ElementType, block: tuple[int, int]) -> BlockFormat:

@@ -19,26 +19,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fp4lab.errors import InputError
-from fp4lab.formats import WHOLE, BlockFormat, Direction, ElementType, Hadamard, Level, Selection
+from fp4lab.formats import WHOLE, BlockFormat, Direction, ElementType, Hadamard, Level, Zeros
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.layout.reference import pack_nibbles, unpack_nibbles
 from fp4lab.kernels.minifloat.reference import (
     decode,
     encode,
     positive_nan_,
-    round_nearest,
-    round_stochastic,
 )
 from fp4lab.kernels.philox.reference import random_bits
-from fp4lab.kernels.quantize.scales import (
-    Scales,
-    block_scales,
-    divided,
-    stored,
-    tensor_scale,
-    two_level,
-    whole_scale,
-)
+from fp4lab.kernels.quantize.elements import rounded, scaled_and_rounded
+from fp4lab.kernels.quantize.scales import decoded, stored, tensor_scale
 
 
 class Noise(NamedTuple):
@@ -210,62 +201,14 @@ def quantize_blocks(
     x_RrCc = blocked(x_MK, fmt)
     noise = None if noise_MK is None else blocked(noise_MK, fmt)
     if fmt.block is None:
-        return Encoded(_round(x_RrCc, fmt, noise), None, x_MK.new_zeros(0))
+        return Encoded(rounded(x_RrCc, fmt, noise), None, x_MK.new_zeros(0))
     block_amax = amax_of_blocks(x_RrCc)
     if amax is None:
         amax = tensor_amax(block_amax, fmt)
     stored_outer = positive_nan_(tensor_scale(amax.to(torch.float32, copy=True), fmt))
     outer = stored_outer.view(-1, 1, 1, 1) if fmt.level != Level.NONE else x_MK.new_ones(())
-    if fmt.selection != Selection.NONE:
-        values, decode_R1C1 = _four_over_six(x_RrCc, block_amax, outer, fmt, noise)
-    else:
-        scales = block_scales(block_amax, outer, fmt)
-        values, decode_R1C1 = _scaled(x_RrCc, scales, fmt, noise), scales.decode
+    values, decode_R1C1 = scaled_and_rounded(x_RrCc, block_amax, outer, fmt, noise)
     return Encoded(values, positive_nan_(decode_R1C1), stored_outer)
-
-
-def _scaled(x_RrCc: Tensor, scales: Scales, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
-    scaled = x_RrCc / scales.factor if scales.divides else x_RrCc * scales.factor
-    if not fmt.keep_negative_zero:
-        # turns -0 (and products that underflow to it) into +0, and nothing else
-        scaled += 0.0
-    return _round(scaled, fmt, noise)
-
-
-def _round(x: Tensor, fmt: BlockFormat, noise: Tensor | None) -> Tensor:
-    if noise is None:
-        return round_nearest(x, fmt.element, fmt.ties, fmt.overflow)
-    bits = 8 if noise.dtype == torch.uint8 else 32
-    return round_stochastic(x, fmt.element, noise, bits, fmt.overflow)
-
-
-def _four_over_six(
-    x_RrCc: Tensor, block_amax: Tensor, outer: Tensor, fmt: BlockFormat, noise: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Per block the better of mapping its amax to 6 or to 4, by the error that `fmt` names.
-
-    Errors are summed over the columns from left to right, over the rows in halves (8, 4, 2, 1), in
-    float32; a tie keeps 6.
-    """
-    candidates = []
-    for stretch in (1.5, 1.0):
-        scales = two_level(block_amax, outer, fmt, stretch)
-        values = _scaled(x_RrCc, scales, fmt, noise)
-        difference = divided((values * scales.decode) * outer, fmt.amax_factor).sub_(x_RrCc)
-        error = difference.square() if fmt.selection == Selection.MSE else difference.abs()
-        candidates.append((values, scales.decode, _sum_block(error)))
-    (values4, decode4, error4), (values6, decode6, error6) = candidates
-    pick4 = error4 < error6
-    return torch.where(pick4, values4, values6), torch.where(pick4, decode4, decode6)
-
-
-def _sum_block(error_RrCc: Tensor) -> Tensor:
-    total = torch.zeros_like(error_RrCc[..., :1])
-    for column in range(error_RrCc.shape[3]):
-        total = total + error_RrCc[..., column : column + 1]
-    while (rows := total.shape[1]) > 1:
-        total = total[:, : rows // 2] + total[:, rows // 2 :]
-    return total
 
 
 def draw(asked: Quantization) -> Tensor | None:
@@ -318,11 +261,14 @@ def from_storage(
 def dequantized(quantized: Encoded, fmt: BlockFormat, shape: tuple[int, int]) -> Tensor:
     """float32: element * ((block scale * amax) * fl(1/(C*M))); one level: element * scale.
 
-    Where the second level stores D or S: element * (block scale * D), element * (block scale / S).
+    Where the second level stores D or S: element * (block scale * D), element * (block scale / S);
+    FOUROVERSIX: ((element * block scale) * amax) / (C*M).
     """
     values, scale = quantized.values_RrCc, quantized.decode_R1C1
     if scale is not None:
-        values = values * whole_scale(scale, quantized.tensor_scale.view(-1, 1, 1, 1), fmt)
+        if fmt.zeros in (Zeros.POSITIVE, Zeros.DECODED_POSITIVE):
+            values = values + 0.0
+        values = decoded(values, scale, quantized.tensor_scale.view(-1, 1, 1, 1), fmt)
     return positive_nan_(unblocked(values, shape))
 
 

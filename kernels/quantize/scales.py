@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, BlockScale, Direction, Level, ScaleRule
+from fp4lab.formats import BlockFormat, BlockScale, Direction, Level, ScaleRule, Ties
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX, encode, round_nearest
 
 
@@ -34,8 +34,14 @@ def divided(x: Tensor, constant: float) -> Tensor:
 
 
 def encode_scale(amax: Tensor, fmt: BlockFormat) -> Tensor:
-    """Second-level encode scale S = C*M / amax: at most FLT_MAX, 1 where it would be 0."""
-    scale = torch.div(fmt.amax_factor, amax).clamp_(max=FLOAT_MAX)
+    """Second-level encode scale S = C*M / amax: at most FLT_MAX, 1 where it would be 0.
+
+    FOUROVERSIX has neither limit.
+    """
+    scale = torch.div(fmt.amax_factor, amax)
+    if fmt.block_scale == BlockScale.FOUROVERSIX:
+        return scale
+    scale.clamp_(max=FLOAT_MAX)
     return torch.where(scale == 0, 1.0, scale)
 
 
@@ -44,7 +50,9 @@ def tensor_scale(amax: Tensor, fmt: BlockFormat) -> Tensor:
     if fmt.direction == Direction.DECODE:
         return divided(amax, fmt.amax_factor)
     if fmt.direction == Direction.ENCODE:
-        scale = round_nearest(torch.div(fmt.amax_factor, amax), fmt.scale_precision)
+        # that tool's Python writes number / tensor, which torch takes for a reciprocal
+        inverse = round_nearest(amax.reciprocal(), fmt.scale_precision)
+        scale = round_nearest(inverse * fmt.amax_factor, fmt.scale_precision)
         return torch.where(scale.isfinite(), scale, 1.0)
     return amax
 
@@ -71,14 +79,27 @@ def two_level(block_amax: Tensor, outer: Tensor, fmt: BlockFormat, stretch: floa
         outer = encode_scale(outer, fmt)
     ideal = _ideal(block_amax, outer, fmt)
     decode = _rounded(ideal if stretch == 1.0 else ideal * stretch, block_amax, fmt)
+    divisor = _divisor(decode, outer, fmt.block_scale)
+    if divisor is not None:
+        return Scales(decode, divisor, divides=True)
     if fmt.block_scale == BlockScale.TORCHAO:
         return Scales(decode, outer.reciprocal() / decode)
-    if fmt.block_scale == BlockScale.MODELOPT:
-        return Scales(decode, decode * outer, divides=True)
-    if fmt.block_scale == BlockScale.COMPRESSED_TENSORS:
-        return Scales(decode, decode / outer, divides=True)
+    if fmt.block_scale == BlockScale.FOUROVERSIX:
+        factor = (outer.reciprocal() * decode).reciprocal_()
+        return Scales(decode, torch.where(decode == 0, 0.0, factor))
     inverse = outer.reciprocal().clamp_(max=FLOAT_MAX)
     return Scales(decode, (decode * inverse).reciprocal_().clamp_(max=FLOAT_MAX))
+
+
+def _divisor(decode: Tensor, outer: Tensor, order: BlockScale) -> Tensor | None:
+    """What divides elements, in the orders that divide them."""
+    if order == BlockScale.MODELOPT:
+        return decode * outer
+    if order == BlockScale.COMPRESSED_TENSORS:
+        return decode / outer
+    if order == BlockScale.GGML:
+        return torch.where(decode == 0, torch.inf, decode)
+    return decode if order == BlockScale.QWANTIZE else None
 
 
 def _ideal(block_amax: Tensor, outer: Tensor, fmt: BlockFormat) -> Tensor:
@@ -88,14 +109,22 @@ def _ideal(block_amax: Tensor, outer: Tensor, fmt: BlockFormat) -> Tensor:
     if fmt.block_scale == BlockScale.MODELOPT:
         return block_amax / (outer * fmt.target)
     ratio = divided(block_amax, fmt.target)
+    if fmt.block_scale in (BlockScale.GGML, BlockScale.QWANTIZE):
+        return ratio
     if fmt.block_scale == BlockScale.TORCHAO:
         return ratio / outer
-    return round_nearest(ratio, fmt.scale_precision).mul_(outer)
+    ideal = round_nearest(ratio, fmt.scale_precision).mul_(outer)
+    if fmt.block_scale == BlockScale.FOUROVERSIX:
+        # 0 * infinity, of a tensor of zeros
+        return torch.where(block_amax == 0, 0.0, ideal)
+    return ideal
 
 
 def _rounded(ideal: Tensor, block_amax: Tensor, fmt: BlockFormat) -> Tensor:
     """In the scale type, with the floor and what stands for a zero."""
     assert fmt.scale is not None
+    if fmt.block_scale == BlockScale.GGML:
+        return _ggml_rounded(ideal, fmt)
     decode = round_nearest(ideal, fmt.scale, fmt.scale_ties)
     if fmt.scale_floor:
         decode = decode.clamp(min=fmt.scale_floor)
@@ -106,15 +135,28 @@ def _rounded(ideal: Tensor, block_amax: Tensor, fmt: BlockFormat) -> Tensor:
     return decode
 
 
-def whole_scale(decode: Tensor, outer: Tensor, fmt: BlockFormat) -> Tensor:
-    """Block scale times second level, in the order of the format's tool."""
+def _ggml_rounded(ideal: Tensor, fmt: BlockFormat) -> Tensor:
+    """E4M3 as ggml rounds to it: halves up, no step from 7 to 8 below 2^-6, and 448 from 256 on."""
+    assert fmt.scale is not None
+    normal = round_nearest(ideal, fmt.scale, Ties.AWAY)
+    top = 2.0**fmt.scale.max_exponent
+    normal = torch.where(normal >= top, fmt.scale.max_value, normal)
+    step = fmt.scale.min_subnormal
+    below = (ideal * (1.0 / step) + 0.5).floor_().clamp_(max=2.0**fmt.scale.mantissa_bits - 1)
+    return torch.where(ideal < fmt.scale.min_normal, below * step, normal)
+
+
+def decoded(values: Tensor, decode: Tensor, outer: Tensor, fmt: BlockFormat) -> Tensor:
+    """Element values times both scales, in the order of the format's tool."""
     if fmt.level == Level.NONE:
-        return decode
+        return values * decode
+    if fmt.block_scale == BlockScale.FOUROVERSIX:
+        return divided((values * decode) * outer, fmt.amax_factor)
     if fmt.direction == Direction.ENCODE:
-        return decode / outer
+        return values * (decode / outer)
     if fmt.direction == Direction.DECODE:
-        return decode * outer
-    return (decode * outer).mul_(1.0 / fmt.amax_factor)
+        return values * (decode * outer)
+    return values * (decode * outer).mul_(1.0 / fmt.amax_factor)
 
 
 def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
@@ -132,6 +174,7 @@ def _power_of_two(block_amax: Tensor, fmt: BlockFormat) -> Scales:
     next_power_from = {
         ScaleRule.FLOOR: 1.0,
         ScaleRule.EVEN: 1.0 - 2.0 ** -(element.mantissa_bits + 2),
+        ScaleRule.EVEN_FP4: 0.875,
         ScaleRule.NEAREST: 0.75,
     }.get(fmt.scale_rule)
     up = fraction > 0.5 if next_power_from is None else fraction >= next_power_from

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError
-from fp4lab.formats import BlockFormat, Direction, ElementType, Level
+from fp4lab.formats import BlockFormat, ElementType, Level
 from fp4lab.kernels import backends
 from fp4lab.kernels.minifloat.reference import decode, positive_nan_, rounded_to
 from fp4lab.kernels.native import structures as c
 from fp4lab.kernels.native.memory import new_result
 from fp4lab.kernels.quantize import reference
-from fp4lab.kernels.schema import DTYPES, format_of
+from fp4lab.kernels.schema import DTYPES, format_of, is_compiled
 
 
 class CStored(ctypes.Structure):
@@ -75,10 +75,10 @@ def check_parts(
 
 def dequantized(q: Stored, num_columns: int, dtype: torch.dtype) -> Tensor:
     """Element x whole scale (`reference.dequantized`), in float32 and then rounded to `dtype`."""
-    knows_outer = q.format.direction == Direction.AMAX
-    if knows_outer and c_takes(q):
+    known = is_compiled(q.format)
+    if known and c_takes(q):
         return _by_c(q, num_columns, dtype, outer=q.format.level != Level.NONE)
-    if knows_outer and _triton_takes(q):
+    if known and _triton_takes(q):
         from fp4lab.kernels.quantize import triton_stored
 
         return triton_stored.dequantize(q, num_columns, dtype)

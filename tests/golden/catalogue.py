@@ -4,19 +4,17 @@
 `NOT_APPLICABLE` lists the keys that are compared with nothing, with the reason. A key belongs to
 exactly one of them (`test_golden.py` holds that), so nothing is left out silently.
 
-`arrays.py` says what equal means.
+`arrays.py` says what equal means; `other_tools.py` holds the part of the tools that quantize in an
+order of their own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import cache, partial
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import fp4lab
 from fp4lab import formats as f
@@ -24,20 +22,9 @@ from fp4lab.formats import BlockFormat, ElementType, Overflow
 from fp4lab.kernels import backends
 from fp4lab.kernels.hadamard.reference import hadamard
 from fp4lab.kernels.minifloat.reference import encode, round_stochastic
-from tests.golden.arrays import Ours, Outcome, load, outcome, tensor
-
-
-def recorded_input(name: str) -> Tensor:
-    """An input by the name that keys begin with."""
-    return tensor(load("inputs")[{"normal_256x256": "multi_tile_256"}.get(name, name)])
-
-
-class Family(NamedTuple):
-    """Keys of one file that are computed alike: `pattern` gives the arguments of `compute`."""
-
-    file: str
-    pattern: str
-    compute: Callable[..., Ours]
+from tests.golden import other_tools
+from tests.golden.arrays import Ours, Outcome, load, outcome
+from tests.golden.computed import FUSED, Family, quantized, recorded_input
 
 
 def family_of(file: str, key: str) -> list[tuple[Family, dict[str, str]]]:
@@ -77,21 +64,6 @@ TRANSFORMS = {
     "1x16_rht": SIGNED,
     "1x16_rht_nosign": f.Hadamard(16),
 }
-
-
-@cache
-def _quantized(
-    x: str, fmt: BlockFormat, axis: int, hadamard: f.Hadamard | None, backend: str
-) -> fp4lab.QuantizedTensor:
-    assert backend == backends.forced()
-    return fp4lab.quantize(recorded_input(x), fmt, axis=axis, hadamard=hadamard, ragged="pad")
-
-
-def quantized(
-    x: str, fmt: BlockFormat, axis: int = -1, hadamard: f.Hadamard | None = None
-) -> fp4lab.QuantizedTensor:
-    """An input in a format, computed once by each backend."""
-    return _quantized(x, fmt, axis, hadamard, backends.forced())
 
 
 def nvfp4(x: str, config: str, columnwise: bool) -> fp4lab.QuantizedTensor:
@@ -303,13 +275,10 @@ FAMILIES = [
     Family(
         "stochastic", "te_software_cvt_rs_codes|gfloat/StochasticFastest_e2m1_codes", stochastic
     ),
+    *other_tools.FAMILIES,
 ]
 
 INPUT = "an input"
-_FUSED = (
-    "one element is a float32 subnormal whose last bit differs: the recorded matrix product scales "
-    "each term before it is added, in one rounding; here the sum is scaled at its end"
-)
 _OLD = "0.18.0 mistakes scale byte 0; HEAD's arrays are in torchao_head_mx_changed.npz"
 _OTHER_BITS = "another rule for the part of the fraction below its 8 leading bits"
 
@@ -318,10 +287,11 @@ NOT_APPLICABLE = [
     ("inputs", ".*", INPUT),
     ("scalar_casts", "x|x_finite", INPUT),
     ("stochastic", "x|rbits8", INPUT),
-    ("te_nvfp4", "subnormal/1x16_rht/codes_t", _FUSED),
-    ("te_nvfp4", "subnormal/1x16_rht/amax_t", _FUSED),
+    ("te_nvfp4", "subnormal/1x16_rht/codes_t", FUSED),
+    ("te_nvfp4", "subnormal/1x16_rht/amax_t", FUSED),
     ("torchao_mx", r"subnormal/mxfp8_\w+/\w+/data", _OLD),
     ("stochastic", r"gfloat/Stochastic(Fast|Odd)?_e2m1_codes", _OTHER_BITS),
+    *other_tools.NOT_APPLICABLE,
 ]
 
 
