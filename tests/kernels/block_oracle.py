@@ -20,6 +20,7 @@ from fp4lab.formats import (
     ScaleRule,
     Selection,
     Ties,
+    Zeros,
 )
 from tests.kernels import oracle
 
@@ -99,7 +100,13 @@ def quantize(
                 factor = f32(1 / (cap(fmt) * oracle.largest(fmt.element)))
                 whole = (scales * outer.reshape(-1, 1)) * factor
         shape = (x.shape[0], x.shape[1])
-        product = cropped(values * spread(whole), shape)
+        unsigned = fmt.zeros in (Zeros.POSITIVE, Zeros.DECODED_POSITIVE)
+        shown = np.where(values == 0, f32(0), values) if unsigned else values
+        product = shown * spread(whole)
+        if fmt.block_scale == BlockScale.FOUROVERSIX and outer.size:
+            largest = f32(cap(fmt) * oracle.largest(fmt.element))
+            product = ((shown * spread(scales)) * outer.reshape(-1, 1, 1, 1)) / largest
+        product = cropped(product, shape)
         return Quantized(cropped(values, shape), scales, outer, product)
 
 
@@ -113,8 +120,14 @@ def elements(scaled: F32, fmt: BlockFormat, noise: Noise | None) -> F32:
         scaled = np.where(scaled == 0, f32(0), scaled)
     if noise is not None:
         exact = scaled.astype(np.float64)
-        return oracle.stochastic(exact, fmt.element, *noise, fmt.overflow).astype(np.float32)
-    return rounded(scaled, fmt.element, fmt.ties, fmt.overflow)
+        values = oracle.stochastic(exact, fmt.element, *noise, fmt.overflow).astype(np.float32)
+    else:
+        values = rounded(scaled, fmt.element, fmt.ties, fmt.overflow)
+    if fmt.zeros == Zeros.POSITIVE:
+        return np.where(values == 0, f32(0), values)
+    if fmt.zeros == Zeros.NEGATIVE:
+        return np.where(scaled == 0, f32(-0.0), values)
+    return values
 
 
 def two_level(
@@ -122,12 +135,14 @@ def two_level(
 ) -> tuple[F32, F32, F32]:
     """Transformer Engine's NVFP4 (its kernels' core and its Python reference)."""
     largest = f32(oracle.largest(fmt.element))
+    unlimited = fmt.block_scale == BlockScale.FOUROVERSIX
+    limit = f32(np.inf) if unlimited else LIMIT
     if fmt.level == Level.NONE:
         amax, S = np.zeros(0, np.float32), np.ones((1, 1), np.float32)
     else:
         amax = block_amax.max(axis=1 if fmt.level == Level.ROW else None).reshape(-1)
-        S = np.minimum(f32(cap(fmt)) * largest / amax, LIMIT).reshape(-1, 1)
-        S = np.where(S == 0, f32(1), S)
+        S = np.minimum(f32(cap(fmt)) * largest / amax, limit).reshape(-1, 1)
+        S = S if unlimited else np.where(S == 0, f32(1), S)
     candidates = []
     for stretch in (1.5, 1.0) if fmt.selection != Selection.NONE else (1.0,):
         if fmt.block_scale == BlockScale.FOLDED:
@@ -136,13 +151,14 @@ def two_level(
             ratio = block_amax / largest
             if fmt.scale_precision.mantissa_bits != 23:
                 ratio = rounded(ratio, fmt.scale_precision)
-            ideal = ratio * S
+            ideal = np.where(unlimited & (block_amax == 0), f32(0), ratio * S)
         ideal = ideal * f32(stretch)
         scale = stored(ideal, fmt)
         scale = np.maximum(scale, f32(fmt.scale_floor))
         if fmt.zero_scale:
             scale = np.where(block_amax == 0, f32(fmt.zero_scale), scale)
-        enc = np.minimum(f32(1) / (scale * (f32(1) / S)), LIMIT)
+        enc = np.minimum(f32(1) / (scale * (f32(1) / S)), limit)
+        enc = np.where(unlimited & (scale == 0), f32(0), enc)
         values = elements(blocks * spread(enc), fmt, noise)
         candidates.append((values, scale))
     if len(candidates) == 1:
@@ -211,16 +227,74 @@ def compressed_tensors(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: No
     return values, scale, outer, scale / S
 
 
+def ggml_scale(ideal: np.float32) -> float:
+    """`ggml_fp32_to_ue4m3` of ggml d99724f, in integers and float32."""
+    if not ideal > 0:
+        return float(ideal) if np.isnan(ideal) else 0.0
+    bits = int(np.minimum(ideal, f32(448)).view(np.uint32))
+    power, fraction = (bits >> 23) - 127, (bits >> 20) & 7
+    if power < -6:
+        return min(int(ideal * f32(512) + f32(0.5)), 7) * 2.0**-9
+    fraction += (bits >> 19) & 1
+    return 448.0 if power + fraction // 8 >= 8 else math.ldexp(1 + fraction / 8, power)
+
+
+def ggml(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None) -> Any:
+    """`quantize_row_nvfp4_ref` of ggml d99724f; what is no number makes its block NaN here."""
+    ideal = block_amax / f32(oracle.largest(fmt.element))
+    scale = np.vectorize(ggml_scale, otypes=[np.float32])(ideal)
+    if noise is None:
+        codebook = np.array(fmt.element.values(), np.float32)
+        distances = np.abs(codebook * spread(scale)[..., None] - blocks[..., None])
+        # of equal ones the first; one that is no number is never the least, unless it is the first
+        distances[..., 1:][np.isnan(distances[..., 1:])] = np.inf
+        first = np.isnan(distances[..., 0])
+        values = np.where(first, f32(0), codebook[np.argmin(distances, axis=-1)])
+    else:
+        values = elements(blocks / spread(np.where(scale == 0, np.inf, scale)), fmt, noise)
+    return values, scale, np.zeros(0, np.float32), scale
+
+
+def qwantize(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None) -> Any:
+    """`nvfp4_naive` and `nvfp4_optimal` of qwantize 0.1.1 (without its shortcuts)."""
+
+    def tried(scale: F32) -> tuple[F32, F32]:
+        scaled = np.where(blocks == 0, blocks, blocks / spread(scale))
+        values = elements(scaled, fmt, noise)
+        return values, total_error(values * spread(scale) - blocks, fmt)
+
+    scale = stored(block_amax / f32(oracle.largest(fmt.element)), fmt)
+    scale = np.maximum(scale, f32(fmt.scale_floor))
+    if fmt.zero_scale:
+        scale = np.where(block_amax == 0, f32(fmt.zero_scale), scale)
+    values, error = tried(scale)
+    if fmt.selection == Selection.SEARCH:
+        assert fmt.scale is not None
+        useful = ~(total_error(blocks, fmt) <= error)
+        for candidate in sorted(v for v in set(fmt.scale.values()) if 0 < v < np.inf):
+            other = np.full_like(scale, candidate)
+            trial, trial_error = tried(other)
+            better = useful & (trial_error < error)
+            values = np.where(spread(better), trial, values)
+            scale, error = np.where(better, other, scale), np.where(better, trial_error, error)
+    return values, scale, np.zeros(0, np.float32), scale
+
+
 OTHER_TOOLS = {
     BlockScale.TORCHAO: torchao,
     BlockScale.MODELOPT: modelopt,
     BlockScale.COMPRESSED_TENSORS: compressed_tensors,
+    BlockScale.GGML: ggml,
+    BlockScale.QWANTIZE: qwantize,
 }
 
 
 def total_error(difference: F32, fmt: BlockFormat) -> F32:
     """Columns from left to right, then the rows in halves."""
-    error = difference * difference if fmt.selection == Selection.MSE else np.abs(difference)
+    if fmt.selection == Selection.ABS_MAX:
+        return np.abs(difference).max(axis=(2, 3))
+    squared = fmt.selection in (Selection.MSE, Selection.SEARCH)
+    error = difference * difference if squared else np.abs(difference)
     rows = error[..., 0]
     for column in range(1, error.shape[3]):
         rows = rows + error[..., column]
@@ -246,14 +320,16 @@ def exponent(amax: float, fmt: BlockFormat) -> int:
         if amax == 0:
             return -(10**6)
     half, above = math.frexp(amax)
-    if fmt.scale_rule == ScaleRule.EVEN:
+    if fmt.scale_rule in (ScaleRule.EVEN, ScaleRule.EVEN_FP4):
         # Python rounds halves to even
-        steps = 2 << fmt.element.mantissa_bits
+        fp4 = fmt.scale_rule == ScaleRule.EVEN_FP4
+        steps = 2 << (1 if fp4 else fmt.element.mantissa_bits)
         half, above = math.frexp(math.ldexp(round(half * steps) / steps, above))
     k = above - 1
     return {
         ScaleRule.FLOOR: k,
         ScaleRule.EVEN: k,
+        ScaleRule.EVEN_FP4: k,
         ScaleRule.CEIL: k + (half > 0.5),
         ScaleRule.ROUND_UP: k + (half > 0.5),
         # a value halfway between 2^k and 2^(k+1) goes up

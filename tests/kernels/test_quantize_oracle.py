@@ -52,6 +52,15 @@ DECLARED = [
     f.MXFP4.replace(scale=f.ElementType("e5m0", 5, 0, 15, f.Specials.NAN, False, False)),
     f.FP8_ROW_E4M3.replace(element=f.E2M3, zero_scale=0.0),
     f.FP8_1X128_E4M3.replace(block=(4, 4), keep_negative_zero=False, ties=Ties.ZERO),
+    f.NVFP4_FOUROVERSIX.replace(selection=Selection.ABS_MAX, block=(16, 16)),
+    f.NVFP4_4OVER6.replace(selection=Selection.ABS_MAX, level=Level.ROW),
+    f.NVFP4_FOUROVERSIX_STATIC.replace(level=Level.NONE),
+    f.NVFP4_TORCHAO.replace(block=(16, 16), scale_floor=0.0),
+    f.NVFP4_MODELOPT.replace(level=Level.ROW, zero_scale=0.0),
+    f.NVFP4_COMPRESSED_TENSORS.replace(level=Level.ROW, scale_precision=f.FP16_ELEMENT),
+    f.NVFP4_QWANTIZE_OPTIMAL.replace(block=(2, 8), zero_scale=1.0, scale=f.E5M2),
+    f.NVFP4.replace(zeros=f.Zeros.NEGATIVE, keep_negative_zero=True),
+    f.MXFP6_E2M3.replace(scale_rule=f.ScaleRule.EVEN_FP4, zeros=f.Zeros.POSITIVE),
 ]
 
 
