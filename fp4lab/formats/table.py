@@ -164,6 +164,11 @@ NVFP4_FOUROVERSIX = register(
         name="nvfp4_fouroversix", scale_cap=256.0, selection=Selection.MSE
     )
 )
+for _selection in (Selection.MAE, Selection.ABS_MAX):
+    _name = f"nvfp4_fouroversix_{_selection.name.lower()}"
+    register(NVFP4_FOUROVERSIX.replace(name=_name, selection=_selection))
+register(NVFP4_FOUROVERSIX_STATIC.replace(name="nvfp4_fouroversix_static_4", amax_target=4.0))
+MXFP4_FOUROVERSIX = register(MXFP4.replace(name="mxfp4_fouroversix", keep_negative_zero=False))
 NVFP4_GGML = register(
     NVFP4_ONE_LEVEL.replace(
         name="nvfp4_ggml",
@@ -177,6 +182,9 @@ MXFP4_GGML = register(
     MXFP4.replace(
         name="mxfp4_ggml", scale_rule=ScaleRule.FLOOR, ties=Ties.ZERO, zeros=Zeros.POSITIVE
     )
+)
+MXFP4_MICROXCALING = register(
+    MXFP4.replace(name="mxfp4_microxcaling", scale_rule=ScaleRule.FLOOR, keep_negative_zero=False)
 )
 NVFP4_QWANTIZE = register(
     NVFP4_ONE_LEVEL.replace(name="nvfp4_qwantize", block_scale=BlockScale.QWANTIZE, ties=Ties.ZERO)

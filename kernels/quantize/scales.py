@@ -12,7 +12,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp4lab.formats import BlockFormat, BlockScale, Direction, Level, ScaleRule, Ties
+from fp4lab.formats import (
+    BlockFormat,
+    BlockScale,
+    Direction,
+    Level,
+    Overflow,
+    ScaleRule,
+    Ties,
+)
 from fp4lab.kernels.minifloat.reference import FLOAT_MAX, encode, round_nearest
 
 
@@ -51,8 +59,9 @@ def tensor_scale(amax: Tensor, fmt: BlockFormat) -> Tensor:
         return divided(amax, fmt.amax_factor)
     if fmt.direction == Direction.ENCODE:
         # that tool's Python writes number / tensor, which torch takes for a reciprocal
-        inverse = round_nearest(amax.reciprocal(), fmt.scale_precision)
-        scale = round_nearest(inverse * fmt.amax_factor, fmt.scale_precision)
+        kind, special = fmt.scale_precision, Overflow.SPECIAL
+        inverse = round_nearest(amax.reciprocal(), kind, overflow=special)
+        scale = round_nearest(inverse * fmt.amax_factor, kind, overflow=special)
         return torch.where(scale.isfinite(), scale, 1.0)
     return amax
 

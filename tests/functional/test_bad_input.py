@@ -366,8 +366,28 @@ FORMATS: dict[str, tuple[BlockFormat, dict[str, Any], list[str]]] = {
     "4-over-6 of folded scales": (
         f.NVFP4,
         {"selection": f.Selection.MAE},
-        ["4-over-6", "DIVIDED"],
+        ["selection=MAE", "block_scale=DIVIDED or FOUROVERSIX"],
     ),
+    "search with two levels": (
+        f.NVFP4,
+        {"selection": f.Selection.SEARCH},
+        ["selection=SEARCH", "block_scale=QWANTIZE"],
+    ),
+    "search among scales of 16 bits": (
+        f.NVFP4_QWANTIZE_OPTIMAL,
+        {"scale": f.BF16_ELEMENT},
+        ["scale='bf16'", "use 8 bits"],
+    ),
+    "ggml with a second level": (
+        f.NVFP4_GGML,
+        {"level": f.Level.TENSOR},
+        ["level=TENSOR", "GGML", "leave it out"],
+    ),
+    "ggml with other ties": (f.NVFP4_GGML, {"ties": f.Ties.EVEN}, ["GGML", "ties=ZERO"]),
+    "ggml with another scale": (f.NVFP4_GGML, {"scale": f.UE5M3}, ["'ue5m3'", "E4M3 or UE4M3"]),
+    "ggml with a floor": (f.NVFP4_GGML, {"scale_floor": 0.125}, ["scale_floor=0.125", "GGML"]),
+    "zeros of a cast": (f.BF16, {"zeros": f.Zeros.POSITIVE}, ["zeros=POSITIVE", "a block scale"]),
+    "zeros by number": (f.NVFP4, {"zeros": 2}, ["zeros=2", "Zeros"]),
     "4-over-6 of 3 rows": (
         f.NVFP4_4OVER6,
         {"block": (3, 16)},

@@ -129,10 +129,10 @@ def modelopt_mxfp8(x: str, name: str) -> Ours:
 
 RULES = {
     "static_6": f.NVFP4_FOUROVERSIX_STATIC,
-    "static_4": f.NVFP4_FOUROVERSIX_STATIC.replace(amax_target=4.0),
+    "static_4": f.get("nvfp4_fouroversix_static_4"),
     "mse": f.NVFP4_FOUROVERSIX,
-    "mae": f.NVFP4_FOUROVERSIX.replace(selection=f.Selection.MAE),
-    "abs_max": f.NVFP4_FOUROVERSIX.replace(selection=f.Selection.ABS_MAX),
+    "mae": f.get("nvfp4_fouroversix_mae"),
+    "abs_max": f.get("nvfp4_fouroversix_abs_max"),
 }
 
 
@@ -173,7 +173,7 @@ def fouroversix(x: str, block: str, rht: str | None, rule: str, name: str) -> Ou
 
 
 def fouroversix_mxfp4(x: str, name: str) -> Ours:
-    return mx(x, f.MXFP4.replace(keep_negative_zero=False), name)
+    return mx(x, f.MXFP4_FOUROVERSIX, name)
 
 
 # ggml

@@ -215,7 +215,8 @@ def compressed_tensors(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: No
         S = f32(1) / of_tensor(block_amax, fmt)
         for factor in (1.0, cap(fmt) * oracle.largest(fmt.element)):
             S = S * f32(factor)
-            S = rounded(S, fmt.scale_precision) if narrow else S
+            if narrow:
+                S = rounded(S, fmt.scale_precision, overflow=Overflow.SPECIAL)
         S = np.where(np.isfinite(S), S, f32(1))
     ratio = block_amax / f32(oracle.largest(fmt.element))
     scale = stored(S * (rounded(ratio, fmt.scale_precision) if narrow else ratio), fmt)
