@@ -97,14 +97,14 @@ def quantize(
             values, scales, outer = two_level(blocks, block_amax, fmt, noise)
             whole = scales
             if fmt.level != Level.NONE:
-                factor = f32(1 / (cap(fmt) * oracle.largest(fmt.element)))
+                factor = f32(1 / (cap(fmt) * target(fmt)))
                 whole = (scales * outer.reshape(-1, 1)) * factor
         shape = (x.shape[0], x.shape[1])
         unsigned = fmt.zeros in (Zeros.POSITIVE, Zeros.DECODED_POSITIVE)
         shown = np.where(values == 0, f32(0), values) if unsigned else values
         product = shown * spread(whole)
         if fmt.block_scale == BlockScale.FOUROVERSIX and outer.size:
-            largest = f32(cap(fmt) * oracle.largest(fmt.element))
+            largest = f32(cap(fmt) * target(fmt))
             product = ((shown * spread(scales)) * outer.reshape(-1, 1, 1, 1)) / largest
         product = cropped(product, shape)
         return Quantized(cropped(values, shape), scales, outer, product)
@@ -113,6 +113,10 @@ def quantize(
 def cap(fmt: BlockFormat) -> float:
     assert fmt.scale is not None
     return fmt.scale_cap or oracle.largest(fmt.scale)
+
+
+def target(fmt: BlockFormat) -> float:
+    return fmt.amax_target or oracle.largest(fmt.element)
 
 
 def elements(scaled: F32, fmt: BlockFormat, noise: Noise | None) -> F32:
@@ -134,7 +138,7 @@ def two_level(
     blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None
 ) -> tuple[F32, F32, F32]:
     """Transformer Engine's NVFP4 (its kernels' core and its Python reference)."""
-    largest = f32(oracle.largest(fmt.element))
+    largest = f32(target(fmt))
     unlimited = fmt.block_scale == BlockScale.FOUROVERSIX
     limit = f32(np.inf) if unlimited else LIMIT
     if fmt.level == Level.NONE:
@@ -185,8 +189,8 @@ def torchao(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None)
     """`nvfp4_quantize` of torchao 0.18.0, by decode scales."""
     D = np.ones((1, 1), np.float32)
     if fmt.level != Level.NONE:
-        D = of_tensor(block_amax, fmt) / f32(cap(fmt) * oracle.largest(fmt.element))
-    scale = (block_amax / f32(oracle.largest(fmt.element))) / D
+        D = of_tensor(block_amax, fmt) / f32(cap(fmt) * target(fmt))
+    scale = (block_amax / f32(target(fmt))) / D
     scale = np.maximum(stored(scale, fmt), f32(fmt.scale_floor))
     values = elements(blocks * spread((f32(1) / D) / scale), fmt, noise)
     outer = D.reshape(-1) if fmt.level != Level.NONE else np.zeros(0, np.float32)
@@ -197,8 +201,8 @@ def modelopt(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None
     """`NVFP4QTensor` of nvidia-modelopt 0.47.0, by decode scales."""
     D = np.ones((1, 1), np.float32)
     if fmt.level != Level.NONE:
-        D = of_tensor(block_amax, fmt) / f32(oracle.largest(fmt.element) * cap(fmt))
-    ideal = block_amax / (f32(oracle.largest(fmt.element)) * D)
+        D = of_tensor(block_amax, fmt) / f32(target(fmt) * cap(fmt))
+    ideal = block_amax / (f32(target(fmt)) * D)
     if fmt.zero_scale:
         ideal = np.where(ideal == 0, f32(fmt.zero_scale), ideal)
     scale = np.maximum(stored(ideal, fmt), f32(fmt.scale_floor))
@@ -213,12 +217,12 @@ def compressed_tensors(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: No
     S = np.ones((1, 1), np.float32)
     if fmt.level != Level.NONE:
         S = f32(1) / of_tensor(block_amax, fmt)
-        for factor in (1.0, cap(fmt) * oracle.largest(fmt.element)):
+        for factor in (1.0, cap(fmt) * target(fmt)):
             S = S * f32(factor)
             if narrow:
                 S = rounded(S, fmt.scale_precision, overflow=Overflow.SPECIAL)
         S = np.where(np.isfinite(S), S, f32(1))
-    ratio = block_amax / f32(oracle.largest(fmt.element))
+    ratio = block_amax / f32(target(fmt))
     scale = stored(S * (rounded(ratio, fmt.scale_precision) if narrow else ratio), fmt)
     scale = np.maximum(scale, f32(fmt.scale_floor))
     if fmt.zero_scale:
@@ -242,7 +246,7 @@ def ggml_scale(ideal: np.float32) -> float:
 
 def ggml(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None) -> Any:
     """`quantize_row_nvfp4_ref` of ggml d99724f; what is no number makes its block NaN here."""
-    ideal = block_amax / f32(oracle.largest(fmt.element))
+    ideal = block_amax / f32(target(fmt))
     scale = np.vectorize(ggml_scale, otypes=[np.float32])(ideal)
     if noise is None:
         codebook = np.array(fmt.element.values(), np.float32)
@@ -264,7 +268,7 @@ def qwantize(blocks: F32, block_amax: F32, fmt: BlockFormat, noise: Noise | None
         values = elements(scaled, fmt, noise)
         return values, total_error(values * spread(scale) - blocks, fmt)
 
-    scale = stored(block_amax / f32(oracle.largest(fmt.element)), fmt)
+    scale = stored(block_amax / f32(target(fmt)), fmt)
     scale = np.maximum(scale, f32(fmt.scale_floor))
     if fmt.zero_scale:
         scale = np.where(block_amax == 0, f32(fmt.zero_scale), scale)
