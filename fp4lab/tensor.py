@@ -121,15 +121,14 @@ class QuantizedTensor:
             InputError: the format stores another number, from which an amax cannot be had exactly.
 
         >>> import fp4lab
-        >>> fp4lab.quantize(torch.ones(16), formats.get("nvfp4_modelopt")).amax
-        Traceback (most recent call last):
-        fp4lab.errors.InputError: amax of a tensor in 'nvfp4_modelopt', which stores its decode...
+        >>> fp4lab.quantize(torch.ones(16), formats.NVFP4).amax
+        tensor([1.])
         """
         direction = self.format.direction
         if direction != Direction.AMAX:
             raise InputError(
-                f"amax of a tensor in {self.format.name!r}, which stores its {_words(direction)}: "
-                "no amax gives it exactly; use q.tensor_scale and q.format.direction"
+                f"amax of a tensor in {self.format.name!r}: it stores its {direction.words}, which "
+                "gives no exact amax; use q.tensor_scale"
             )
         return self.tensor_scale
 
@@ -208,15 +207,11 @@ class QuantizedTensor:
             along += f", after a Hadamard transform of {self.hadamard.size}"
         outer = ""
         if self.tensor_scale.numel() == 1 and self.tensor_scale.device.type != "meta":
-            outer = f", {_words(self.format.direction)} {self.tensor_scale.item():.4g}"
+            outer = f", {self.format.direction.words} {self.tensor_scale.item():.4g}"
         bits = f"{self.bits_per_value:.2f} bits a value"
         if self.format.element.bits not in (4, 8, 16):
             bits += " in memory"
         return f"QuantizedTensor({self.format.name} {size}{along}, {bits}{outer}, {self.device})"
-
-
-def _words(direction: Direction) -> str:
-    return direction.part.replace("_", " ")
 
 
 def _same_bytes(a: Tensor, b: Tensor) -> bool:
@@ -249,7 +244,7 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     for name, tensor in tensors.items():
         if isinstance(tensor, QuantizedTensor):
             direction = tensor.format.direction
-            for part, value in zip(_stored_as(direction), tensor.parts(), strict=True):
+            for part, value in zip((*_PARTS[:2], direction.part), tensor.parts(), strict=True):
                 _add(flat, f"{name}.{part}", value)
             described[name] = {
                 "format": to_plain(tensor.format),
@@ -271,11 +266,6 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _stored_as(direction: Direction) -> tuple[str, str, str]:
-    """Names of the parts in a file: that of the tensor scale says which number it is."""
-    return "codes", "scales", direction.part
 
 
 def write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -347,7 +337,7 @@ def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
     for name, description in _described(metadata, path).items():
         fmt = _format(name, description)
         try:
-            parts = [flat.pop(f"{name}.{part}") for part in _stored_as(fmt.direction)]
+            parts = [flat.pop(f"{name}.{part}") for part in (*_PARTS[:2], fmt.direction.part)]
         except KeyError as error:
             raise InputError(f"path={str(path)!r} lacks the tensor {error}") from None
         tensors[name] = _checked(name, parts, fmt, description)
@@ -376,7 +366,7 @@ def _format(name: str, description: Any) -> BlockFormat:
     if _DIRECTIONS[said] != fmt.direction:
         raise InputError(
             f"{name}.direction={said!r}: the format {fmt.name!r} stores its "
-            f"{_words(fmt.direction)}; the file was changed, convert the number and name it so"
+            f"{fmt.direction.words}; the file was changed, convert the number and name it so"
         )
     return fmt
 

@@ -29,11 +29,11 @@ second level D and S are 1. Divisions are divisions, and nothing is limited but 
                 s = round(a / M)                   BlockScale.QWANTIZE
                 round(x / s), 0 if x = 0;          value  element * s
 
-ggml rounds a scale to E4M3 by the bit after the last (halves up), makes 2^-6 minus half a step or
-more, but less than 2^-6, 7/8 of it, and every scale that rounds to 256 or more 448.
+ggml rounds a scale to E4M3 with halves up; but what would round up to 2^-6 becomes 7/8 of it, and
+what rounds to 256 or more becomes 448.
 
-A block scale that rounds to zero is replaced by the format's `zero_scale` (COMPRESSED_TENSORS), one
-that is 0 before it is rounded (MODELOPT), or that of a block of zeros (the others).
+A format's `zero_scale` replaces a block scale that rounds to zero (COMPRESSED_TENSORS), one that is
+zero before it is rounded (MODELOPT), or that of a block of zeros (the others).
 
 Sources: arXiv 2509.25149 section 2 and appendix; OCP MX v1.0; Transformer Engine's references;
 torchao 0.18.0, nvidia-modelopt 0.47.0, compressed-tensors 0.20.1, fouroversix dadfad6, ggml d99724f
@@ -131,6 +131,11 @@ class Direction(IntEnum):
     def part(self) -> str:
         """What the stored number is called in files and messages."""
         return "amax" if self is Direction.AMAX else f"{self.name.lower()}_scale"
+
+    @property
+    def words(self) -> str:
+        """`part` in words."""
+        return self.part.replace("_", " ")
 
 
 class Level(IntEnum):

@@ -141,7 +141,8 @@ def test_every_shard_rounds_as_the_whole() -> None:
     x = torch.randn(48, 128)
     for mode in (Rounding.NEAREST, *MODES):
         how: dict[str, Any] = {"rounding": mode, "noise": fp4lab.noise_state(3, "w", step=5)}
-        for fmt in (f.NVFP4, f.NVFP4_16X16, f.MXFP4, f.FP8_1X128_E4M3):
+        others = (f.NVFP4_MODELOPT, f.NVFP4_COMPRESSED_TENSORS, f.NVFP4_FOUROVERSIX)
+        for fmt in (f.NVFP4, f.NVFP4_16X16, f.MXFP4, f.FP8_1X128_E4M3, *others):
             whole = fp4lab.quantize(x, fmt, **how)
             amax = None if fmt.level == f.Level.NONE else x.abs().amax().view(1)
             for part in range(3):
