@@ -27,7 +27,7 @@ from fp4lab.functional import (
     unswizzle_128x4,
 )
 from fp4lab.kernels.backends import backend
-from fp4lab.nn import convert, set_recipe, set_step, unconvert
+from fp4lab.nn import convert, disabled, set_recipe, set_step, unconvert
 from fp4lab.tensor import QuantizedTensor, load, save
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ __all__ = [
     "compare",
     "convert",
     "dequantize",
+    "disabled",
     "error",
     "fake_quantize",
     "formats",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fp4lab.errors import InputError, expect, unknown, whole
-from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level, Rounding
+from fp4lab.formats import WHOLE, BlockFormat, Hadamard, Level, Rounding, get
 from fp4lab.kernels.philox.reference import COLUMNS, ROWS
 from fp4lab.kernels.schema import Quantizer
 
@@ -113,6 +113,18 @@ def is_transformed(what: str) -> bool:
     return True
 
 
+def as_format(fmt: BlockFormat | str) -> BlockFormat:
+    """A format itself, or the registered one of a name; InputError for anything else.
+
+    >>> as_format("nvfp4").block
+    (1, 16)
+    """
+    if isinstance(fmt, str):
+        return get(fmt)
+    expect("fmt", fmt, BlockFormat, "use one from fp4lab.formats, or its name")
+    return fmt
+
+
 def operator_arguments(
     x: Tensor,
     fmt: BlockFormat,
@@ -128,7 +140,6 @@ def operator_arguments(
     column_offset: int = 0,
 ) -> tuple[Any, ...]:
     """The flat arguments of an operator (`fp4lab.kernels.schema`), checked."""
-    expect("fmt", fmt, BlockFormat, "use one from fp4lab.formats, or formats.get(name)")
     expect("hadamard", hadamard, Hadamard, "use formats.Hadamard(size), or None", optional=True)
     if type(axis) is not int or axis not in (-1, -2):
         raise InputError(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, Rounding
-from fp4lab.functional.arguments import Ragged, operator_arguments
+from fp4lab.functional.arguments import Ragged, as_format, operator_arguments
 from fp4lab.functional.operations import fake_quantized, saturated
 from fp4lab.kernels.backends import with_denormals
 
@@ -36,7 +36,7 @@ class Error(NamedTuple):
 
 def error(
     x: Tensor,
-    fmt: BlockFormat,
+    fmt: BlockFormat | str,
     *,
     rounding: Rounding = Rounding.NEAREST,
     noise: Tensor | None = None,
@@ -52,11 +52,11 @@ def error(
     An all-zero or empty tensor has no error: infinite SQNR, cosine and gain 1. Where x holds NaN or
     infinity, the figures mean nothing. A plain cast has no blocks, and its saturation is 0.
 
-    >>> from fp4lab import formats
     >>> x = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
-    >>> round(error(x, formats.NVFP4).sqnr_db, 1)
+    >>> round(error(x, "nvfp4").sqnr_db, 1)
     20.4
     """
+    fmt = as_format(fmt)
     arguments = operator_arguments(
         x,
         fmt,

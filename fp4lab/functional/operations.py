@@ -9,9 +9,18 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fp4lab.errors import InputError, expect, unknown, whole
-from fp4lab.formats import BlockFormat, ElementType, Hadamard, Overflow, Rounding, Ties
+from fp4lab.formats import (
+    BlockFormat,
+    ElementType,
+    Hadamard,
+    Overflow,
+    Rounding,
+    Ties,
+    get_element,
+)
 from fp4lab.functional.arguments import (
     Ragged,
+    as_format,
     check_float,
     flattened,
     is_transformed,
@@ -44,7 +53,7 @@ def noise_state(seed: int, layer: str = "", *, step: int = 0, microbatch: int = 
 
 def quantize(
     x: Tensor,
-    fmt: BlockFormat,
+    fmt: BlockFormat | str,
     *,
     rounding: Rounding = Rounding.NEAREST,
     noise: Tensor | None = None,
@@ -60,7 +69,7 @@ def quantize(
 
     Args:
         x: `[.., K]`, any strides, float16 to float64 (float64 is rounded to float32 first).
-        fmt: the format.
+        fmt: the format, or its name.
         rounding: `Rounding.NEAREST`, or stochastic, which needs `noise`.
         noise: int64 `[4]` from `noise_state`; without a stochastic `rounding` it does nothing, nor
             do `stream`, `row_ids` and `column_offset`.
@@ -93,6 +102,7 @@ def quantize(
     >>> quantize(torch.arange(32.0).reshape(2, 16), formats.NVFP4)
     QuantizedTensor(nvfp4 2x16, 5.50 bits a value, amax 31, cpu)
     """
+    fmt = as_format(fmt)
     arguments = operator_arguments(
         x,
         fmt,
@@ -175,7 +185,7 @@ def _passed(ctx: Any, change: Tensor) -> Tensor:
 
 def fake_quantize(
     x: Tensor,
-    fmt: BlockFormat,
+    fmt: BlockFormat | str,
     *,
     gradient: Literal["identity", "masked"] = "identity",
     rounding: Rounding = Rounding.NEAREST,
@@ -194,7 +204,7 @@ def fake_quantize(
 
     Args:
         x: as in `quantize`.
-        fmt: the format.
+        fmt: the format, or its name.
         gradient: the straight-through policy. "identity" passes the gradient unchanged; "masked"
             drops it where x lies beyond the largest number of its block. No gradient flows through
             scales.
@@ -217,6 +227,7 @@ def fake_quantize(
     """
     if gradient not in ("identity", "masked"):
         raise unknown("gradient", gradient, ("identity", "masked"))
+    fmt = as_format(fmt)
     arguments = operator_arguments(
         x,
         fmt,
@@ -255,12 +266,12 @@ def saturated(x: Tensor, fmt: BlockFormat, axis: int, arguments: tuple[Any, ...]
 
 def cast(
     x: Tensor,
-    element: ElementType,
+    element: ElementType | str,
     *,
     ties: Ties = Ties.EVEN,
     overflow: Overflow = Overflow.SATURATE,
 ) -> Tensor:
-    """Round every element to an element type, without scales; float32 in x's shape.
+    """Round every element to an element type (or that of a name); float32 in x's shape, no scales.
 
     Takes float16 to float64 (float64 is rounded to float32 first). Zeros keep their sign, NaN stays
     NaN, also in types without a NaN. `ties` says where a value halfway between two numbers goes,
@@ -274,6 +285,8 @@ def cast(
     tensor([448., 448., nan, nan])
     """
     check_float(x, "x")
+    if isinstance(element, str):
+        element = get_element(element)
     expect("element", element, ElementType, "use one of fp4lab.formats, such as E2M1")
     expect("ties", ties, Ties, "use one of fp4lab.formats.Ties")
     expect("overflow", overflow, Overflow, "use one of fp4lab.formats.Overflow")

@@ -17,13 +17,14 @@ from fp4lab.functional import check_ragged
 from fp4lab.nn.gemms import hadamard_padding
 from fp4lab.nn.linear import Linear
 from fp4lab.nn.report import Action, ConversionReport, Row
-from fp4lab.nn.survey import Found, survey
+from fp4lab.nn.survey import Found, is_sharded, survey
 from fp4lab.recipes import LinearRecipe, Recipe, Resolved
+from fp4lab.recipes.files import find
 from fp4lab.recipes.view import short
 
 
 def convert(
-    model: torch.nn.Module, recipe: Recipe, *, seed: int = 0, ragged: str = "error"
+    model: torch.nn.Module, recipe: Recipe | str, *, seed: int = 0, ragged: str = "error"
 ) -> ConversionReport:
     """Makes every linear layer of a model compute by a recipe.
 
@@ -35,7 +36,7 @@ def convert(
 
     Args:
         model: any module, changed in place; a compiled one recompiles.
-        recipe: from `fp4lab.recipes`.
+        recipe: from `fp4lab.recipes`, or its name or the path of its file.
         seed: of stochastic rounding; each layer's noise depends on it and on the layer's name.
         ragged: "error", or "pad" to complete blocks with zeros where a dimension does not fit: the
             features of every layer, and in the backward pass the tokens of a batch, should be
@@ -45,17 +46,16 @@ def convert(
         What each layer got and why, and what was not reached. Nothing is changed on an error.
 
     Raises:
-        InputError: no linear layer that can be converted; a recipe that does not fit the model (a
-            rule that matches nothing, a layer that no rule matches); a layer whose features are
-            not a multiple of its blocks.
+        InputError: no linear layer that can be converted; an unknown name, or a recipe that does
+            not fit the model (a rule that matches nothing, a layer that no rule matches); a layer
+            whose features are not a multiple of its blocks.
 
-    >>> from fp4lab import recipes
     >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
-    >>> convert(mlp, recipes.get("nvfp4")).names("converted")
+    >>> convert(mlp, "nvfp4").names("converted")
     ('0', '2')
     """
     expect("model", model, torch.nn.Module, "give the model itself")
-    expect("recipe", recipe, Recipe, "use fp4lab.recipes.get(name)")
+    recipe = find(recipe)
     whole("seed", seed, 0, 2**63 - 1)
     return _apply(model, recipe, lambda _: (seed, ragged))
 
@@ -85,23 +85,19 @@ def _apply(
     return ConversionReport(recipe.name, tuple(rows))
 
 
-def set_recipe(model: torch.nn.Module, recipe: Recipe) -> ConversionReport:
+def set_recipe(model: torch.nn.Module, recipe: Recipe | str) -> ConversionReport:
     """Changes the recipe of a converted model and nothing else; for precision schedules.
 
     Raises:
         InputError: a model without converted layers, or as `convert`.
 
-    >>> from fp4lab import recipes
     >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 16))
-    >>> report = convert(mlp, recipes.get("nvfp4"))
-    >>> set_recipe(mlp, recipes.get("bf16")).names("updated")
+    >>> report = convert(mlp, "nvfp4")
+    >>> set_recipe(mlp, "bf16").names("updated")
     ('0', '1')
     """
-    expect("model", model, torch.nn.Module, "give the model itself")
-    expect("recipe", recipe, Recipe, "use fp4lab.recipes.get(name)")
-    first = next((module for module in model.modules() if isinstance(module, Linear)), None)
-    if first is None:
-        raise _unconverted()
+    first = converted_layers(model)[0]
+    recipe = find(recipe)
 
     def own(module: torch.nn.Module) -> tuple[int, str]:
         layer = module if isinstance(module, Linear) else first
@@ -116,30 +112,34 @@ def set_step(model: torch.nn.Module, step: int, microbatch: int = 0) -> int:
     Call it before every forward pass, and not between a forward and its backward where activations
     are recomputed, which would round anew: the same step and microbatch give the same noise, in
     recomputed activations and after a restart too, and others give independent noise. Nothing is
-    recompiled, for the noise is a buffer; under DistributedDataParallel set
-    `broadcast_buffers=False` where ranks use different microbatch numbers.
+    recompiled, for the noise is a buffer.
+
+    Where several processes train on parts of a batch, give each a microbatch of its own. FSDP2
+    leaves buffers alone; DistributedDataParallel hands those of rank 0 to all, and so its noise,
+    unless it is given `forward_sync_buffers=False` (in older torch `broadcast_buffers=False`).
 
     Raises:
         InputError: a step or microbatch that is not an integer in [0, 2^32), or a model without
             converted layers.
 
-    >>> from fp4lab import recipes
     >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 16))
-    >>> report = convert(mlp, recipes.get("nvfp4"))
+    >>> report = convert(mlp, "nvfp4")
     >>> set_step(mlp, 7)
     2
     """
-    expect("model", model, torch.nn.Module, "give the model itself")
-    layers = [module for module in model.modules() if isinstance(module, Linear)]
-    if not layers:
-        raise _unconverted()
+    layers = converted_layers(model)
     for layer in layers:
         layer.set_step(step, microbatch)
     return len(layers)
 
 
-def _unconverted() -> InputError:
-    return InputError("model has no converted layer; call fp4lab.convert(model, recipe) first")
+def converted_layers(model: torch.nn.Module) -> list[Linear]:
+    """The converted layers of a model, in its order; InputError where there are none."""
+    expect("model", model, torch.nn.Module, "give the model itself")
+    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    if not layers:
+        raise InputError("model has no converted layer; call fp4lab.convert(model, recipe) first")
+    return layers
 
 
 def unconvert(model: torch.nn.Module) -> int:
@@ -149,21 +149,24 @@ def unconvert(model: torch.nn.Module) -> int:
     as `torch.nn.Linear` itself; subclasses of `fp4lab.nn.Linear` are left as they are.
 
     Raises:
-        InputError: a layer whose weight has been parametrized since; nothing is changed then.
+        InputError: a layer that has been parametrized or sharded on its own since; nothing is
+            changed then.
 
-    >>> from fp4lab import recipes
     >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 16))
-    >>> report = convert(mlp, recipes.get("nvfp4"))
+    >>> report = convert(mlp, "nvfp4")
     >>> unconvert(mlp), type(mlp[0]) is torch.nn.Linear
     (2, True)
     """
     expect("model", model, torch.nn.Module, "give the model itself")
     found = [module for module in model.modules() if isinstance(module, Linear)]
     for layer in found:
-        if is_parametrized(layer):
+        if is_parametrized(layer) or is_sharded(layer):
+            cure = "remove its parametrization first"
+            if is_sharded(layer):
+                cure = "unconvert before fully_shard, or use `with fp4lab.disabled(model):`"
             raise InputError(
                 f"layer {layer.layer_name!r} has become a {type(layer).__name__} since it was "
-                "converted; remove its parametrization first"
+                f"converted; {cure}"
             )
     layers = [layer for layer in found if type(layer) is Linear]
     for layer in layers:

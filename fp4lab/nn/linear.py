@@ -7,8 +7,7 @@ buffer alone (seed, name, step, microbatch), which the forward copies for its ba
 checkpointing therefore rounds the same way in its recompute.
 
 Left out: a cache of quantized weights across microbatches, quantized storage of what is saved for
-the backward, reduction of amax over processes, second derivatives, and the transforms of torch.func
-other than functional_call.
+the backward, reduction of amax over processes, second and forward-mode derivatives.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from fp4lab.errors import InputError, unknown, whole
@@ -25,6 +25,7 @@ from fp4lab.functional import noise_state
 from fp4lab.functional.arguments import RAGGED, check_float, is_transformed
 from fp4lab.nn import gemms
 from fp4lab.nn.gemms import How
+from fp4lab.nn.steps import StepWatch
 from fp4lab.recipes import LinearRecipe
 
 
@@ -45,7 +46,7 @@ class Linear(torch.nn.Linear):
 
     `forward` takes `[.., K]` and returns `[.., N]` in x's dtype (under autocast: autocast's, to
     which x and W are cast first, as torch.nn.Linear does). Gradients have the dtypes of x, W and
-    b.
+    b. Inside of `fp4lab.disabled` it is torch.nn.Linear's.
 
     What is quantized is the tensor of one call: where a format has a scale per tensor, splitting a
     batch into microbatches changes the scales and so, slightly, the accumulated gradients. Formats
@@ -53,7 +54,8 @@ class Linear(torch.nn.Linear):
 
     Raises:
         InputError: in `forward` or `backward`: a last dimension other than K, or K, N or the number
-            of tokens (wgrad's blocks run along them) not a multiple of the blocks, without "pad".
+            of tokens (wgrad's blocks run along them) not a multiple of the blocks, without "pad";
+            a forward-mode derivative.
 
     >>> from fp4lab import recipes
     >>> layer = Linear(64, 32, recipe=recipes.get("nvfp4").linear)
@@ -63,7 +65,10 @@ class Linear(torch.nn.Linear):
 
     noise: Tensor
     #: what a converted layer has beside a `torch.nn.Linear`
-    ADDED: ClassVar = ("recipe", "layer_name", "seed", "ragged", "_position", "noise")
+    ADDED: ClassVar = (
+        *("recipe", "layer_name", "seed", "ragged", "noise"),
+        *("_position", "_watch", "_disabled"),
+    )
 
     def __init__(
         self,
@@ -93,7 +98,12 @@ class Linear(torch.nn.Linear):
         self.layer_name = layer_name
         self.seed = seed
         self.ragged = ragged
-        self._position: tuple[int, int] = getattr(self, "_position", (0, 0))
+        # step and microbatch, once they have been set
+        self._position: tuple[int, int] | None = getattr(self, "_position", None)
+        unset = self._position is None and recipe.is_stochastic
+        self._watch: StepWatch | None = StepWatch() if unset else None
+        # the `fp4lab.disabled` blocks around the layer
+        self._disabled: int = getattr(self, "_disabled", 0)
         self.register_buffer("noise", self._fresh_noise(), persistent=False)
 
     def _unconfigure(self) -> None:
@@ -101,7 +111,7 @@ class Linear(torch.nn.Linear):
             delattr(self, attribute)
 
     def _fresh_noise(self) -> Tensor:
-        step, microbatch = self._position
+        step, microbatch = self._position or (0, 0)
         # also what is made in inference mode is set in training
         with torch.inference_mode(False):
             noise = noise_state(self.seed, self.layer_name, step=step, microbatch=microbatch)
@@ -115,8 +125,18 @@ class Linear(torch.nn.Linear):
         step = whole("step", step, 0, 2**32 - 1)
         microbatch = whole("microbatch", microbatch, 0, 2**32 - 1)
         self._position = (step, microbatch)
+        self._watch = None
         self.noise[2] = step
         self.noise[3] = microbatch
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy made inside of `fp4lab.disabled` is none of the block's
+        return {**self.__dict__, "_disabled": 0}
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        if self._watch is not None:
+            self._watch.forget()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -126,6 +146,8 @@ class Linear(torch.nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """`[.., K]` to `[.., N]`."""
+        if self._disabled:
+            return torch.nn.functional.linear(input, self.weight, self.bias)
         x, weight = input, self.weight
         check_float(x, f"input of layer {self.layer_name!r}")
         is_transformed(f"layer {self.layer_name!r}")
@@ -145,10 +167,15 @@ class Linear(torch.nn.Linear):
             x, weight = (t if t.dtype == torch.float64 else t.to(dtype) for t in (x, weight))
         x_MK = x.reshape(x.shape[:-1].numel(), self.in_features)
         how = (self.noise, self.ragged, self.layer_name)
-        y: Tensor = _QuantizedLinear.apply(  # type: ignore[no-untyped-call]
+        has_tangents = forward_ad._current_level >= 0
+        function = _ForwardQuantizedLinear if has_tangents else _QuantizedLinear
+        y: Tensor = function.apply(  # type: ignore[no-untyped-call]
             x_MK, weight, self.recipe, *how
         )
-        y = y.view(*x.shape[:-1], self.out_features)
+        if not torch.compiler.is_compiling() and self._watch is not None and self.training:
+            self._watch.look(self.weight, y)
+        # as torch's own layer: FSDP2 loses gradients where what it wraps returns a view
+        y = torch.ops.aten._unsafe_view(y, [*x.shape[:-1], self.out_features])
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def extra_repr(self) -> str:
@@ -192,3 +219,14 @@ class _QuantizedLinear(torch.autograd.Function):
         elif needs_w:
             dw = gemms.wgrad(dy_MN, x_MK, ctx.recipe, how, w_NK.dtype)
         return dx, dw, None, None, None, None
+
+
+class _ForwardQuantizedLinear(_QuantizedLinear):
+    """The same where forward-mode derivatives may be asked for; their error says what to do."""
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Tensor:
+        raise InputError(
+            f"input of layer {ctx.layer!r} has a tangent, but recipes know no forward-mode "
+            "derivatives; use torch.func.grad or vjp, or `with fp4lab.disabled(model):`"
+        )

@@ -119,7 +119,6 @@ def _clean(path: str) -> str:
 
 def _obstacle(module: torch.nn.Linear, in_attention: bool) -> str | None:
     kind = type(module)
-    fsdp = any(base.__name__ == "FSDPModule" for base in kind.__mro__)
     own = (vars(module), module._parameters, module._buffers, module._modules)
     taken = ", ".join(name for name in Linear.ADDED if any(name in names for names in own))
     obstacles = (
@@ -134,11 +133,16 @@ def _obstacle(module: torch.nn.Linear, in_attention: bool) -> str | None:
         (is_lazy(module.weight), "it has no weight yet; run one batch, then convert"),
         (module.weight.is_complex(), "its weight is complex"),
         (kind.forward is not torch.nn.Linear.forward, f"{kind.__name__} has a forward of its own"),
-        (fsdp, "it is sharded on its own; convert before fully_shard"),
+        (is_sharded(module), "it is sharded on its own; convert before fully_shard"),
         (bool(taken), f"it has attributes that a converted layer needs: {taken}; rename them"),
         (not _can_become_linear(kind), f"{kind.__name__} has __slots__ of its own"),
     )
     return next((reason for holds, reason in obstacles if holds), None)
+
+
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether `fully_shard` was called on the module itself, which changes its class."""
+    return any(base.__name__ == "FSDPModule" for base in type(module).__mro__)
 
 
 def _can_become_linear(kind: type[torch.nn.Linear]) -> bool:

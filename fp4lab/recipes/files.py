@@ -18,6 +18,18 @@ may give the name of a recipe instead, of which it takes these alone, without it
 
 Operands that a table leaves out stay as they are (float32, not BF16); the last rule that matches a
 layer wins. Recipes inside a recipe (`to` of a switch) are written out, but may be read by name.
+
+A file may declare formats, which have names in this file alone, wherever a registered one would:
+
+    name = "mine"
+    linear = "nvfp4_1x32"
+
+    [[formats]]
+    name = "nvfp4_1x32"
+    element = "e2m1"
+    block = [1, 32]
+    scale = "e4m3"
+    level = "tensor"
 """
 
 from __future__ import annotations
@@ -30,7 +42,7 @@ from pathlib import Path
 from typing import cast
 
 from fp4lab import formats
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, expect
 from fp4lab.formats import ELEMENTS, BlockFormat, ElementType
 from fp4lab.recipes import registry
 from fp4lab.recipes.operands import LinearRecipe
@@ -38,6 +50,7 @@ from fp4lab.recipes.recipe import Recipe
 from fp4lab.recipes.view import LABELS
 from fp4lab.specs.plain import Plain, from_plain, to_plain
 
+_NONE: Mapping[str, BlockFormat] = {}
 #: what is registered when the package is imported, before a user can add to it
 _SHIPPED = {name: formats.get(name) for name in formats.names()}
 
@@ -65,7 +78,31 @@ def to_dict(recipe: Recipe) -> dict[str, Plain]:
 
 def from_dict(data: Mapping[str, object]) -> Recipe:
     """The recipe that `to_dict` wrote; InputError with the path of the first wrong value."""
-    return from_plain(Recipe, data, path="recipe", by_name=_by_name)
+    declared: dict[str, BlockFormat] = {}
+    if isinstance(data, Mapping) and "formats" in data:
+        declared = _declared(data["formats"])
+        data = {key: value for key, value in data.items() if key != "formats"}
+
+    def by_name(kind: type, name: str) -> object:
+        return _by_name(kind, name, declared)
+
+    return from_plain(Recipe, data, path="recipe", by_name=by_name)
+
+
+def _declared(data: object) -> dict[str, BlockFormat]:
+    """The formats of a file by name; one name for two formats is an InputError."""
+    found = from_plain(tuple[BlockFormat, ...], data, path="formats", by_name=_by_name)
+    declared: dict[str, BlockFormat] = {}
+    for number, fmt in enumerate(found):
+        what = f"formats[{number}].name={fmt.name!r}"
+        if not fmt.name.isidentifier():
+            raise InputError(f"{what} may hold letters, digits and _; change it")
+        known = {name: formats.get(name) for name in formats.names()} | declared
+        # the name of a recipe would stand for that, not for the format
+        if known.get(fmt.name, fmt) != fmt or fmt.name in {*registry.names()} - {*known}:
+            raise InputError(f"{what} is taken; choose another name")
+        declared[fmt.name] = fmt
+    return declared
 
 
 def from_toml(text: str) -> Recipe:
@@ -112,6 +149,22 @@ def read(path: str | Path) -> Recipe:
         raise InputError(f"{path}: {error}") from None
 
 
+def find(recipe: Recipe | str) -> Recipe:
+    """A recipe itself, or by its name, or from a file whose name ends in .toml or .json.
+
+    Raises:
+        InputError: an unknown name, what is wrong in the file, or something else than a recipe.
+        OSError: the file cannot be read.
+
+    >>> find("nvfp4") == find(registry.get("nvfp4"))
+    True
+    """
+    if isinstance(recipe, str):
+        return read(recipe) if recipe.endswith((".toml", ".json")) else registry.get(recipe)
+    expect("recipe", recipe, Recipe, "use fp4lab.recipes.get(name), or the name alone")
+    return recipe
+
+
 def _name_of(value: object) -> str | None:
     if isinstance(value, BlockFormat) and _SHIPPED.get(value.name) == value:
         return value.name
@@ -127,13 +180,13 @@ def _name_of(value: object) -> str | None:
     return None
 
 
-def _by_name(kind: type, name: str) -> object:
+def _by_name(kind: type, name: str, declared: Mapping[str, BlockFormat] = _NONE) -> object:
     if kind is BlockFormat:
-        return formats.get(name)
+        return declared[name] if name in declared else formats.get(name)
     if kind is Recipe:
-        return registry.get(name)
+        return registry.made(name, declared)
     if kind is LinearRecipe:
-        return registry.get(name).linear
+        return registry.made(name, declared).linear
     if kind is ElementType:
         return formats.get_element(name)
     raise InputError(f"{name!r} stands where a table with the fields of {kind.__name__} should")

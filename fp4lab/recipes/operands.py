@@ -188,6 +188,11 @@ class LinearRecipe:
         return any(operand.is_quantized for operand in self.operands().values())
 
     @property
+    def is_stochastic(self) -> bool:
+        """Whether any operand is rounded stochastically."""
+        return any(operand.rounding != Rounding.NEAREST for operand in self.operands().values())
+
+    @property
     def weights_differ(self) -> bool:
         """Whether dgrad multiplies other values of W than fprop did, as blocks along N give."""
         forward, backward = self.fprop.b, self.dgrad.b

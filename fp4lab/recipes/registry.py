@@ -10,9 +10,11 @@ registered recipe, or else a format: then every operand is in it, to nearest, bu
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from fp4lab import formats
 from fp4lab.errors import InputError, expect, unknown
+from fp4lab.formats import BlockFormat
 from fp4lab.recipes.operands import LinearRecipe
 from fp4lab.recipes.recipe import Recipe
 from fp4lab.recipes.rules import HEAD_IN_BF16
@@ -73,11 +75,16 @@ def get(name: str) -> Recipe:
       W is rounded anew in dgrad, along another axis: other values than in fprop
       layers 'head|*.head|*_head|output|embed_out|*.embed_out' (if there are any): bf16 everywhere
     """
+    return made(name, {})
+
+
+def made(name: str, declared: Mapping[str, BlockFormat]) -> Recipe:
+    """`get`, where these formats count as registered ones do."""
     expect("name", name, str, "give the name of a recipe, such as 'nvfp4'")
     if name.endswith(".toml"):
         raise InputError(f"name={name!r} is a file; read it by fp4lab.recipes.read(path)")
     base, *changes = re.split(r"(?=[-+])", name)
-    recipe = _with_blocks(base)
+    recipe = _with_blocks(base, declared)
     for change in changes:
         technique, _, where = change[1:].partition(".")
         apply = recipe.without if change[0] == "-" else recipe.with_
@@ -85,20 +92,23 @@ def get(name: str) -> Recipe:
     return recipe
 
 
-def _base(name: str) -> Recipe | None:
-    if name in formats.names() and name not in _RECIPES:
-        linear = LinearRecipe.uniform(formats.get(name))
-        return Recipe(name=name, linear=linear, rules=(HEAD_IN_BF16,))
-    return _RECIPES.get(name)
+def _base(name: str, declared: Mapping[str, BlockFormat]) -> Recipe | None:
+    if name in _RECIPES:
+        return _RECIPES[name]
+    if name not in declared and name not in formats.names():
+        return None
+    fmt = declared[name] if name in declared else formats.get(name)
+    return Recipe(name=name, linear=LinearRecipe.uniform(fmt), rules=(HEAD_IN_BF16,))
 
 
-def _with_blocks(name: str) -> Recipe:
-    if (recipe := _base(name)) is not None:
+def _with_blocks(name: str, declared: Mapping[str, BlockFormat]) -> Recipe:
+    if (recipe := _base(name, declared)) is not None:
         return recipe
     match = _BLOCKS.fullmatch(name)
-    recipe = None if match is None else _base(match["base"])
+    recipe = None if match is None else _base(match["base"], declared)
     if match is None or recipe is None:
-        known, cure = {*_RECIPES, *formats.names()}, f"{', '.join(names())}, or a format's name"
+        known = {*_RECIPES, *formats.names(), *declared}
+        cure = f"{', '.join(names())}, or a format's name"
         raise unknown("recipe", name, known, shown=cure)
     first, last = (int(match[end] or 0) for end in ("first", "last"))
     return recipe.keep_high_precision(first=first, last=last)

@@ -16,6 +16,7 @@ from torch import nn
 
 from fp4lab.errors import InputError, expect
 from fp4lab.recipes import Recipe
+from fp4lab.recipes.files import find
 from fp4lab.studies.child import end_unguarded_child
 from fp4lab.studies.facts import module_facts, run_facts, settings, tokens_of
 from fp4lab.studies.plan import Comparison, Plan
@@ -24,7 +25,6 @@ from fp4lab.studies.study import run_study
 from fp4lab.studies.tasks import Batches, Loss, cross_entropy, first_look, user_task
 from fp4lab.train.config import FitConfig, RunConfig
 from fp4lab.train.preflight import check_language
-from fp4lab.train.run import load_recipe
 from fp4lab.train.task import LanguageTask
 
 #: below this many training tokens a parameter, recipes cannot be told apart at small scale
@@ -205,7 +205,7 @@ def _recipes(chosen: Sequence[str | Recipe]) -> dict[str, Recipe]:
     if isinstance(chosen, str):
         names = [name.strip() for name in chosen.split(",")]
         raise InputError(f"recipes={chosen!r} is one string; give a list, such as {names}")
-    found = [load_recipe(each) if isinstance(each, str) else each for each in chosen]
+    found = [find(each) if isinstance(each, str) else each for each in chosen]
     for each in found:
         cure = "give its name, a recipe, or the name of a format from formats.register(fmt)"
         expect("recipes", each, Recipe, cure)

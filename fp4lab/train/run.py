@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fp4lab import recipes
-from fp4lab.recipes import Recipe
+from fp4lab.recipes.files import find
 from fp4lab.train.config import RunConfig
 from fp4lab.train.folder import FitResult
 from fp4lab.train.loop import OnEvent, fit
@@ -22,7 +21,7 @@ def train(
     recipe or held-out windows that do not fit are an InputError before it is made.
     """
     task = LanguageTask.from_config(config)
-    recipe = load_recipe(config.recipe)
+    recipe = find(config.recipe)
     check_language(task, {recipe.name: recipe}, config)
     return fit(
         task,
@@ -36,11 +35,3 @@ def train(
 def default_folder(config: RunConfig) -> Path:
     """`runs/<preset>-<recipe>-<start of the config's hash>`."""
     return Path("runs") / f"{config.model.preset}-{Path(config.recipe).stem}-{config.hash[:8]}"
-
-
-def load_recipe(name: str) -> Recipe:
-    """A recipe by its name, or from a file whose name ends in .toml or .json.
-
-    Raises InputError for an unknown name or a file that is no recipe, OSError for a missing file.
-    """
-    return recipes.read(name) if name.endswith((".toml", ".json")) else recipes.get(name)

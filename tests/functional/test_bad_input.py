@@ -21,7 +21,8 @@ SR: dict[str, Any] = {"rounding": f.Rounding.STOCHASTIC_8, "noise": STATE}
 
 #: what is called with what, and the words that the message must have: argument, value, cure
 QUANTIZE: dict[str, tuple[tuple[Any, ...], dict[str, Any], list[str]]] = {
-    "format by name": ((X, "nvfp4"), {}, ["fmt='nvfp4'", "formats.get"]),
+    "unknown format": ((X, "nvpf4"), {}, ["format='nvpf4'", "did you mean 'nvfp4'"]),
+    "no format": ((X, 4), {}, ["fmt=4", "BlockFormat", "or its name"]),
     "integers": ((X.int(), f.NVFP4), {}, ["x", "torch.int32", "to(torch.float32)"]),
     "a list": (([1.0, 2.0], f.NVFP4), {}, ["x", "list", "torch.as_tensor"]),
     "a scalar": ((torch.tensor(1.0), f.NVFP4), {}, ["x", "scalar", "dimension"]),
@@ -158,9 +159,13 @@ OTHERS: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: fp4lab.cast(X, f.UE4M3),
         ["element='ue4m3'", "BlockFormat"],
     ),
-    "cast by name": (
-        lambda: fp4lab.cast(X, "e2m1"),  # type: ignore[arg-type]
-        ["element='e2m1'", "fp4lab.formats"],
+    "cast to an unknown name": (
+        lambda: fp4lab.cast(X, "e2m"),
+        ["element='e2m'", "use one of e2m1, e2m3"],
+    ),
+    "cast to a number": (
+        lambda: fp4lab.cast(X, 4),  # type: ignore[arg-type]
+        ["element=4", "fp4lab.formats"],
     ),
     "cast of a list": (
         lambda: fp4lab.cast([1.0], f.E2M1),  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from torch.func import (
 
 import fp4lab
 from fp4lab import formats, nn, recipes
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 
 pytestmark = [
@@ -173,3 +174,18 @@ def test_vmap_over_given_scales_and_rows() -> None:
     found = vmap(lambda x, a: fp4lab.fake_quantize(x, formats.NVFP4, amax=a))(many, amax)
     each = [fp4lab.fake_quantize(x, formats.NVFP4, amax=a) for x, a in zip(many, amax, strict=True)]
     assert torch.equal(found, torch.stack(each))
+
+
+def test_a_layer_says_that_it_has_no_forward_mode_derivative() -> None:
+    layer, x = nn.Linear(32, 16, recipe=recipes.get("nvfp4").linear), torch.randn(16, 32)
+    message = r"layer 'linear' has a tangent, .* torch\.func\.grad or vjp, or `with fp4lab\.dis"
+    with pytest.raises(InputError, match=message):
+        jvp(layer, (x,), (x,))
+    with forward_ad.dual_level():
+        with pytest.raises(InputError, match=message):
+            layer(forward_ad.make_dual(x, x))
+        # what has no tangent is computed as ever, gradients included
+        y = layer(x)
+        y.sum().backward()
+    assert layer.weight.grad is not None
+    assert torch.equal(y, layer(x))

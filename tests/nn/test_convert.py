@@ -305,9 +305,33 @@ def test_nothing_to_convert_is_an_error(model, message):
         convert(model, NVFP4)
 
 
-def test_a_name_is_not_a_recipe():
-    with pytest.raises(InputError, match=r"recipe='nvfp4' is not a Recipe; use"):
-        convert(Model(), "nvfp4")
+def test_a_recipe_by_its_name_or_file(tmp_path):
+    (tmp_path / "mine.toml").write_text(NVFP4.to_toml(), encoding="utf-8")
+    for name in ("nvfp4", str(tmp_path / "mine.toml")):
+        model = Model()
+        convert(model, name)
+        assert model.head.recipe == NVFP4.resolve("head").linear
+        set_recipe(model, "mxfp4_last1")
+        assert model.blocks[0].up.recipe == recipes.get("mxfp4").linear
+        assert model.blocks[2].up.recipe == BF16
+
+
+@pytest.mark.parametrize("change", [convert, set_recipe])
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("nvpf4", r"recipe='nvpf4' is not known; did you mean 'nvfp4'\?"),
+        ("absent.toml", r"path='absent\.toml' of a recipe does not exist"),
+        (NVFP4.linear, r"recipe=LinearRecipe.* is not a Recipe; use .*, or the name alone"),
+        (None, "recipe=None is not a Recipe"),
+    ],
+)
+def test_what_is_no_recipe(change, recipe, message):
+    model = Model()
+    convert(model, NVFP4)
+    with pytest.raises(InputError, match=message):
+        change(model, recipe)
+    assert model.blocks[0].up.recipe == NVFP4.linear
 
 
 @pytest.mark.parametrize(

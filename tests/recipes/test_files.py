@@ -1,6 +1,7 @@
 """TOML, JSON and the hash: exact for presets and for anything a user can declare."""
 
 import json
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from fp4lab import formats, recipes
 from fp4lab.errors import InputError
 from fp4lab.formats import ELEMENTS, BlockFormat, Hadamard, Rounding
 from fp4lab.recipes import Blocks, Gemm, LinearRecipe, Operand, Recipe, Rule, Source, Switch
+from fp4lab.recipes.files import find
 from fp4lab.recipes.places import DGRAD_W
 from fp4lab.recipes.published import PUBLISHED
 
@@ -248,6 +250,90 @@ def test_files_are_read_by_their_suffix(tmp_path):
         InputError, match="does not exist; correct it, or give the name of a recipe"
     ):
         recipes.read(tmp_path / "missing.toml")
+
+
+def test_a_recipe_by_itself_by_name_or_from_a_file(tmp_path):
+    recipe = recipes.get("nvfp4")
+    for suffix, text in ((".toml", recipe.to_toml()), (".json", recipe.to_json())):
+        (tmp_path / f"mine{suffix}").write_text(text, encoding="utf-8")
+        assert find(str(tmp_path / f"mine{suffix}")) == recipe
+    assert find("nvfp4") == find(recipe) == recipe
+    with pytest.raises(InputError, match=r"absent.toml' of a recipe does not exist; correct it,"):
+        find(str(tmp_path / "absent.toml"))
+    with pytest.raises(InputError, match=r"recipe=PosixPath.* is not a Recipe; use .* name"):
+        find(tmp_path / "mine.toml")
+
+
+DECLARED = """
+name = "mine"
+linear = "nvfp4_1x32_last1+sr.dgrad"
+
+[[formats]]
+name = "nvfp4_1x32"
+element = "e2m1"
+block = [1, 32]
+scale = "e4m3"
+level = "tensor"
+
+[[formats]]
+name = "own_fp8"
+element = "e4m3"
+
+[[rules]]
+pattern = "head"
+use = "own_fp8"
+
+[[rules]]
+pattern = "neck"
+[rules.use.fprop]
+a = { format = "nvfp4_1x32" }
+
+[[schedule]]
+at = 10
+to = "nvfp4_1x32_first2"
+"""
+
+
+def test_formats_that_a_file_declares(tmp_path):
+    wide = formats.NVFP4.replace(name="nvfp4_1x32", block=(1, 32))
+    recipe = Recipe.from_toml(DECLARED)
+    uniform = LinearRecipe.uniform(wide)
+    assert recipe.linear == Recipe(name="u", linear=uniform).with_("sr", where="dgrad").linear
+    assert recipe.linear.dgrad.a == Operand(format=wide, rounding=Rounding.STOCHASTIC_8)
+    assert recipe.rules[0].use.fprop.a.format == BlockFormat(name="own_fp8", element=formats.E4M3)
+    assert recipe.rules[1].use.fprop.a.format == wide
+    assert recipe.schedule[0].to.resolve("up", 2, 4).linear == uniform
+    assert_round_trips(recipe)
+    # in this file alone
+    assert "nvfp4_1x32" not in formats.names()
+    with pytest.raises(InputError, match="'nvfp4_1x32' is not known"):
+        recipes.get("nvfp4_1x32")
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(tomllib.loads(DECLARED)), encoding="utf-8")
+    assert recipes.read(path) == recipe
+
+
+@pytest.mark.parametrize(
+    ("formats_", "linear", "message"),
+    [
+        ("[[formats]]\nelement = 'e2m1'", "bf16", r"formats\[0\]\.name is missing"),
+        ("[[formats]]\nname = 'f'\nelement = 'e9'", "f", r"formats\[0\]\.element: element='e9'"),
+        ("[[formats]]\nname = 'f'\nelement = 'e2m1'\nblck = 3", "f", r"formats\[0\]='blck'"),
+        ("[formats]\nname = 'f'\nelement = 'e2m1'", "f", r"formats=.* should be a list"),
+        ("[[formats]]\nname = 'f-g'\nelement = 'e2m1'", "bf16", r"'f-g' may hold letters"),
+        ("[[formats]]\nname = 'nvfp4'\nelement = 'e2m1'", "nvfp4", r"name='nvfp4' is taken"),
+        ("[[formats]]\nname = 'mxfp8'\nelement = 'e4m3'", "mxfp8", r"name='mxfp8' is taken"),
+        (
+            "[[formats]]\nname = 'f'\nelement = 'e2m1'\n[[formats]]\nname = 'f'\nelement = 'e4m3'",
+            "f",
+            r"formats\[1\]\.name='f' is taken",
+        ),
+        ("[[formats]]\nname = 'mine'\nelement = 'e2m1'", "min", "did you mean 'mine'"),
+    ],
+)
+def test_bad_declarations_are_named(formats_, linear, message):
+    with pytest.raises(InputError, match=message):
+        Recipe.from_toml(f"name = 'x'\nlinear = '{linear}'\n{formats_}")
 
 
 def test_json_is_plain():
