@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import IO
@@ -122,6 +123,20 @@ class _Pickler(pickle.Pickler):
             raise pickle.PicklingError(
                 f"{obj.__qualname__} was defined interactively; define it in a file and import it"
             )
+        if not _is_found(obj.__module__.partition(".")[0]):
+            raise pickle.PicklingError(
+                f"a new process would not find the module {obj.__module__} that defines "
+                f"{obj.__qualname__}; put its folder into PYTHONPATH and import it by that name"
+            )
+
+
+@cache
+def _is_found(module: str) -> bool:
+    """Whether an import in a new process, which is given this one's path, finds the module."""
+    if module in ("__main__", "__mp_main__"):
+        return True
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    return any(finder.find_spec(module, None) is not None for finder in finders)
 
 
 def unpicklable(work: object) -> str | None:

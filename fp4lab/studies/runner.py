@@ -129,6 +129,11 @@ def _judge(child: _Live) -> tuple[bool, str | None]:
         )
     if child.job.failure.is_file():
         return False, str(json.loads(child.job.failure.read_bytes())["reason"])
+    if not child.job.log.is_file():
+        return False, (
+            f"exit code {code} before it began, for the reason printed above: its process imports "
+            "anew the modules that define the model, the batches and the loss, and must be able to"
+        )
     return False, f"exit code {code}; see {child.job.log}"
 
 

@@ -26,15 +26,16 @@ Batches: TypeAlias = Callable[[int], Any] | Sequence[Any]
 Loss: TypeAlias = Callable[[nn.Module, Any], Tensor]
 
 HELD_OUT_BATCHES = 8
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Mean cross entropy in nats of `model(inputs)`, logits in the last axis, in float32.
 
-    `batch` is (inputs, targets), the targets class indices of the logits' other axes.
+    `batch` is (inputs, targets), the targets class indices (integers) of the logits' other axes.
 
     Raises:
-        InputError: a batch that is no pair.
+        InputError: a batch that is no pair, or targets that are no class indices.
 
     >>> cross_entropy(nn.Identity(), (torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)))
     tensor(0.6931)
@@ -45,8 +46,14 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
             "them; give loss=, a function of the model and a batch"
         )
     inputs, targets = batch
+    if not isinstance(targets, Tensor) or targets.dtype not in _INTEGERS:
+        what = targets.dtype if isinstance(targets, Tensor) else type(targets).__name__
+        raise InputError(
+            f"targets of a batch are {what}, and cross_entropy takes class indices, integers in a "
+            "tensor; give those, or loss=, a function of the model and a batch"
+        )
     logits = model(inputs)
-    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
+    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten().long())
 
 
 @dataclass(frozen=True)

@@ -338,6 +338,14 @@ def test_without_validation_some_batches_are_held_out(tmp_path: Path) -> None:
         ({"batches": lambda index: torch.randn(64, 32)}, "first batch differs from call to call"),
         ({"validation": lambda index: torch.randn(64, 32)}, "first validation batch differs from"),
         ({"loss": lambda model, batch: model(batch[0])}, r"shape \(64, 32\) is not one number"),
+        (
+            {"batches": [(x, y.float()) for x, y in VALIDATION]},
+            r"targets of a batch are torch\.float32, and .* class indices.*or loss=",
+        ),
+        (
+            {"batches": [(x, y.tolist()) for x, y in VALIDATION]},
+            "targets of a batch are list, and cross_entropy takes class indices",
+        ),
         ({"batches": [(x[:48], y[:48]) for x, y in VALIDATION]}, "'mxfp4' cannot.* 48 tokens"),
         ({"config": dataclasses.replace(CONFIG, threads=10**5)}, "threads=100000 is above the"),
         ({"config": dataclasses.replace(CONFIG, device="cuda")}, "device='cuda' is not available"),
@@ -360,6 +368,13 @@ def test_bad_arguments_leave_no_folder(
     with pytest.raises(InputError, match=message):
         quietly(out=tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_class_indices_of_any_integer_type(dtype: torch.dtype) -> None:
+    x, y = VALIDATION[0]
+    model = build_classifier()
+    assert torch.equal(cross_entropy(model, (x, y.to(dtype))), cross_entropy(model, (x, y)))
 
 
 def test_a_switch_after_the_last_step_need_not_fit(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -116,7 +117,7 @@ def test_a_full_disk_is_a_reason_though_it_cannot_be_written(
     assert str(outcomes["full"]).startswith("metrics.jsonl: No space left on device; what was")
 
 
-def test_what_can_be_sent_to_a_process() -> None:
+def test_what_can_be_sent_to_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unpicklable(FakeWork()) is None
 
     def local() -> None: ...
@@ -128,6 +129,15 @@ def test_what_can_be_sent_to_a_process() -> None:
     }
     for reason, function in reasons.items():
         assert unpicklable([FakeWork(), function]) == reason
+    spec = importlib.util.spec_from_file_location("loaded_by_its_path", __file__)
+    assert spec is not None
+    stranger = importlib.util.module_from_spec(spec)
+    exec("def build(): ...", vars(stranger))
+    monkeypatch.setitem(sys.modules, "loaded_by_its_path", stranger)
+    assert unpicklable([FakeWork(), stranger.build]) == (
+        "a new process would not find the module loaded_by_its_path that defines build; put its "
+        "folder into PYTHONPATH and import it by that name"
+    )
     assert unpicklable(threading.Lock()) is not None
 
 
@@ -144,6 +154,26 @@ def test_what_was_typed_into_a_session_cannot_be_sent(arguments: list[str]) -> N
     result = subprocess.run(command, input=code, capture_output=True, text=True, check=True)
     reasons = ("build was defined interactively", "cannot import the main program <stdin>")
     assert any(reason in result.stdout for reason in reasons)
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_begin_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A module that can be found and not be imported there."""
+    text = (Path(__file__).with_name("study_fakes.py")).read_text()
+    (tmp_path / "once.py").write_text(f"{text}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    once = importlib.import_module("once")
+    (tmp_path / "once.py").write_text("raise RuntimeError('not here')\n")
+    jobs = jobs_in(tmp_path, bad=once.FakeWork())
+    assert unpicklable(jobs[0].work) is None
+    outcomes = run_jobs(jobs, parallel=1, watch=Silent())
+    assert outcomes["bad"] == (
+        "exit code 1 before it began, for the reason printed above: its process imports anew the "
+        "modules that define the model, the batches and the loss, and must be able to"
+    )
+    assert "RuntimeError: not here" in capfd.readouterr().err
 
 
 @pytest.mark.slow
