@@ -16,7 +16,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from fp4lab import __version__
@@ -34,6 +35,13 @@ STATUSES = {
 }
 NARROWEST = 20
 OK, BAD_INPUT, NON_FINITE, INTERRUPTED = 0, 2, 3, 130
+#: what the arguments below the command line are called where an option has another name
+ARGUMENTS = {
+    "data": ("source",),
+    "model": ("preset",),
+    "recipe": ("path",),
+    "recipes": ("recipe", "path"),
+}
 Arguments = TypeVar("Arguments")
 
 
@@ -69,7 +77,7 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
         return status
     except (InputError, NonFiniteError, OSError) as error:
-        print(f"fp4lab: {describe(error)}", file=sys.stderr)
+        print(f"fp4lab: {_as_typed(describe(error), words[1:])}", file=sys.stderr)
         return NON_FINITE if isinstance(error, NonFiniteError) else BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -170,6 +178,45 @@ def _usage() -> str:
         f"exit status:\n{statuses}\n\n"
         "fp4lab COMMAND --help lists the options of a command."
     )
+
+
+def _as_typed(message: str, words: Sequence[str]) -> str:
+    """A message about an argument's value, with the option that gave the value in its place.
+
+    A message about a value that was not typed, as from a file, stays.
+
+    >>> _as_typed("source='/a' is no folder or file; give a path", ["--steps", "9", "--data", "/a"])
+    "--data='/a' is no folder or file; give a path"
+    """
+    found = re.match(r"([\w.]+)=('?)(.*?)\2(?=[ ;,])", message)
+    if found is None:
+        return message
+    argument, _, value = found.groups()
+    for option, typed in _typed(words):
+        name = _last(option)
+        if _last(argument) in {name, *ARGUMENTS.get(name, ())} and any(
+            _is_same(value, part) for part in [typed, *typed.split(",")]
+        ):
+            return option + message[len(argument) :]
+    return message
+
+
+def _is_same(value: str, typed: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return float(value) == float(typed)
+    return value.strip() == typed.strip()
+
+
+def _last(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").rpartition(".")[2]
+
+
+def _typed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The options among words and their values, `--a 1` as `--a=1`."""
+    for word, following in pairwise([*words, ""]):
+        if word.startswith("--"):
+            option, equals, value = word.partition("=")
+            yield option, value if equals else following
 
 
 def _one_line(box: str, command: str) -> str:

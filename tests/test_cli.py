@@ -54,13 +54,20 @@ def test_the_start_is_light() -> None:
         (["train", "--config", "absent.toml"], "config=absent.toml does not exist"),
         (["train", "--config"], "Missing value for argument '--config'"),
         (["train", "--model.preset", "gpt-tny"], "preset='gpt-tny' is not known"),
-        (["train", "--recipe", "absent.toml"], "path='absent.toml' of a recipe does not exist; "),
-        (["train", "--recipe", "nvpf4"], "recipe='nvpf4' is not known; did you mean 'nvfp4'?"),
-        (["train", "--data.source", "/absent"], "source='/absent' is no folder or file"),
+        (["train", "--recipe", "absent.toml"], ": --recipe='absent.toml' of a recipe does not "),
+        (["train", "--recipe", "nvpf4"], ": --recipe='nvpf4' is not known; did you mean 'nvfp4'?"),
+        (["train", "--data.source", "/absent"], ": --data.source='/absent' is no folder or file"),
+        (["train", "--data", "/absent"], ": --data='/absent' is no folder or file"),
+        (["compare", "--data=/absent"], ": --data='/absent' is no folder or file"),
+        (["compare", "--recipes", "bf16, nvpf4"], ": --recipes='nvpf4' is not known; did you"),
         (
             ["train", "--data.eval-windows", "99999"],
-            "data.eval_windows=99999 is more than the ",
+            ": --data.eval-windows=99999 is more than the ",
         ),
+        (["train", "--learning-rate", "-1e-3"], ": --learning-rate=-0.001 is not a positive"),
+        # of two options with this value the one that is meant, and none where it is a file's
+        (["train", "--microbatches", "0", "--steps", "0"], ": --steps=0 is below 1"),
+        (["train", "--config", "zero.toml", "--seed", "0"], ": steps=0 is below 1"),
         (
             [*FILLS_NO_BLOCK, "--recipe", "nvfp4"],
             "recipe 'nvfp4' cannot train this model: layer ",
@@ -69,8 +76,8 @@ def test_the_start_is_light() -> None:
             [*FILLS_NO_BLOCK, "--recipe", "late.toml", "--steps", "3"],
             "recipe 'bf16' cannot train this model: layer ",
         ),
-        (["train", "--data.source", " "], "data.source=' ' names nothing; give 'stdlib' or"),
-        (["compare", "--data", ""], "data.source='' names nothing; give 'stdlib' or"),
+        (["train", "--data.source", " "], "--data.source=' ' names nothing; give 'stdlib' or"),
+        (["compare", "--data", ""], ": --data='' names nothing; give 'stdlib' or"),
         (["eval"], "Missing from fp4lab eval"),
         (["eval", "/absent"], "checkpoint=/absent does not exist"),
     ],
@@ -86,13 +93,15 @@ def test_a_user_error_is_one_line_and_status_2(
     if "late.toml" in arguments:
         late = get("bf16").switch(get("nvfp4"), at=2)
         Path("late.toml").write_text(late.to_toml())
+    if "zero.toml" in arguments:
+        Path("zero.toml").write_text("steps = 0\n")
     assert cli.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
     assert err.startswith("fp4lab: ")
     assert message in err
-    assert {path.name for path in tmp_path.iterdir()} <= {"late.toml"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"late.toml", "zero.toml"}
 
 
 def test_the_one_line_does_not_depend_on_the_terminal() -> None:

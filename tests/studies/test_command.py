@@ -17,10 +17,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fp4lab import cli
+from fp4lab import cli, formats
 from fp4lab.errors import InputError
 from fp4lab.nn import Linear
-from fp4lab.recipes import get
+from fp4lab.recipes import LinearRecipe, get, read
 from fp4lab.report import words
 from fp4lab.report.folder import ComparisonRecord
 from fp4lab.report.summary import Failure
@@ -103,6 +103,32 @@ def test_compare_then_report(
     assert cli.main(["eval", str(out / "runs" / "mxfp4-seed1")]) == 0
     loss = recipe["val_losses"]["1"]
     assert f"held-out loss {loss:.4f} nats" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_format_that_a_recipe_s_file_declares(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In runs of their own processes, in their folders and in the report."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        'name = "mine"\nlinear = "nvfp4_1x32"\n\n[[formats]]\nname = "nvfp4_1x32"\n'
+        'element = "e2m1"\nblock = [1, 32]\nscale = "e4m3"\nlevel = "tensor"\n'
+    )
+    out, chosen = tmp_path / "out", f"bf16,nvfp4_base,{mine}"
+    assert cli.main(["compare", *options, "--recipes", chosen, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "mine against bf16: " in printed
+    summary = json.loads((out / "summary.json").read_text())["recipes"]
+    losses = {name: entry["val_loss"] for name, entry in summary.items()}
+    assert len(set(losses.values())) == 3
+    assert "nvfp4_1x32" in (out / "report.html").read_text()
+    mine.unlink()
+    wide = formats.NVFP4.replace(name="nvfp4_1x32", block=(1, 32))
+    run = out / "runs" / "mine-seed0"
+    assert read(run / "recipe.toml").linear == LinearRecipe.uniform(wide)
+    assert cli.main(["eval", str(run)]) == 0
+    assert f"held-out loss {losses['mine']:.4f} nats" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("in_process")
