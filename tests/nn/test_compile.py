@@ -163,3 +163,37 @@ def test_gradients_of_fake_quantization_under_compile() -> None:
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     (other,) = torch.autograd.grad(compiled(x), x)
     assert torch.equal(eager, other)
+
+
+def test_a_compiled_step_may_set_its_step_and_disable_its_recipe() -> None:
+    """Everything of a step in one graph, one for each recipe, for any number of steps."""
+    models = [mlp() for _ in range(2)]
+    counter = CompileCounter("aot_eager")
+
+    def losses(model: torch.nn.Module, x: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        fp4lab.set_step(model, step)
+        with fp4lab.disabled(model):
+            plain = model(x).square().mean()
+        return plain, model(x).square().mean()
+
+    compiled = torch.compile(losses, fullgraph=True, backend=counter)
+    found: list[list[Tensor]] = [[], []]
+    for step in range(12):
+        if step == 8:
+            for model in models:
+                fp4lab.set_recipe(model, "nvfp4")
+        x = torch.randn(32, 32, generator=torch.Generator().manual_seed(step))
+        for model, call, values in zip(models, (losses, compiled), found, strict=True):
+            model.zero_grad()
+            plain, quantized = call(model, x, step)
+            (plain + quantized).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter.sub_(parameter.grad, alpha=1e-2)
+            values += [plain.detach(), quantized.detach()]
+            values += [parameter.detach().clone() for parameter in model.parameters()]
+    for eager, other in zip(*found, strict=True):
+        assert torch.equal(eager, other)
+    # the first step is compiled as a constant, then for any; each recipe anew
+    assert counter.graphs <= 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import warnings
 import weakref
 from dataclasses import replace
@@ -11,11 +12,12 @@ from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import load_model, save_model
 from torch import nn
 
 from fp4lab import formats, recipes
 from fp4lab.errors import InputError
-from fp4lab.nn import Linear, convert, set_recipe, set_step, unconvert
+from fp4lab.nn import Linear, convert, disabled, set_recipe, set_step, unconvert
 from fp4lab.recipes import LinearRecipe, Recipe, Rule
 
 NVFP4 = recipes.get("nvfp4")
@@ -481,6 +483,42 @@ def test_a_copy_is_independent():
     assert model.head.noise[2] == 0
     assert twin.head.recipe == model.head.recipe
     assert torch.equal(twin(TOKENS), model(TOKENS))
+
+
+def test_weights_go_through_files_to_the_unconverted_model_and_back(tmp_path):
+    torch.manual_seed(0)
+    model, plain = Model(tied=True), Model(tied=True)
+    convert(model, "nvfp4")
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    plain.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True), strict=True)
+    with disabled(model):
+        assert torch.equal(plain(TOKENS), model(TOKENS))
+    for parameter in plain.parameters():
+        nn.init.normal_(parameter)
+    save_model(plain, str(tmp_path / "weights.safetensors"))
+    assert load_model(model, str(tmp_path / "weights.safetensors"), strict=True) == (set(), [])
+    convert(plain, "nvfp4")
+    assert torch.equal(model(TOKENS), plain(TOKENS))
+    assert model.head.weight is model.embedding.weight
+    # weights that take the place of others
+    model.load_state_dict(Model(tied=True).state_dict(), strict=True, assign=True)
+    model(TOKENS).sum().backward()
+
+
+def test_a_pickled_model_is_the_same():
+    model = Model()
+    convert(model, "nvfp4_last1", seed=3, ragged="pad")
+    set_step(model, 5, 1)
+    twin = pickle.loads(pickle.dumps(model))
+    for ours, theirs in zip(model.modules(), twin.modules(), strict=True):
+        if isinstance(ours, Linear):
+            for name in ("recipe", "layer_name", "seed", "ragged"):
+                assert getattr(ours, name) == getattr(theirs, name)
+            assert torch.equal(ours.noise, theirs.noise)
+    for each in (model, twin):
+        each(TOKENS).square().sum().backward()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
 
 
 def test_block_positions_are_those_of_the_outermost_list():
