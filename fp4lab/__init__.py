@@ -6,74 +6,43 @@
 >>> q = fp4lab.quantize(x, formats.NVFP4)       # codes, block scales, amax
 >>> fp4lab.error(x, formats.NVFP4).sqnr_db > 18
 True
+
+Names are imported when they are first used, for most need torch. `import fp4lab.nn` does it at
+once, which registers the operators for an exported program that is loaded.
 """
 
+from __future__ import annotations
+
+import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
-
-from fp4lab import formats, nn, recipes
-from fp4lab.errors import InputError, NonFiniteError
-from fp4lab.functional import (
-    Error,
-    cast,
-    dequantize,
-    error,
-    fake_quantize,
-    grouped_scaled_matmul,
-    noise_state,
-    packed_linear,
-    quantize,
-    scaled_matmul,
-    swizzle_128x4,
-    unswizzle_128x4,
-)
-from fp4lab.kernels.backends import backend
-from fp4lab.nn import convert, disabled, set_recipe, set_step, unconvert
-from fp4lab.tensor import QuantizedTensor, load, save
-
-if TYPE_CHECKING:
-    from fp4lab.studies import compare
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Error",
-    "InputError",
-    "NonFiniteError",
-    "QuantizedTensor",
-    "backend",
-    "cast",
-    "compare",
-    "convert",
-    "dequantize",
-    "disabled",
-    "error",
-    "fake_quantize",
-    "formats",
-    "grouped_scaled_matmul",
-    "load",
-    "nn",
-    "noise_state",
-    "packed_linear",
-    "quantize",
-    "recipes",
-    "save",
-    "scaled_matmul",
-    "set_recipe",
-    "set_step",
-    "swizzle_128x4",
-    "unconvert",
-    "unswizzle_128x4",
-]
+if TYPE_CHECKING:
+    from fp4lab.face import *  # noqa: F403
+    from fp4lab.studies import compare as compare
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name == "__all__":
+            return _names()
+        if not name.startswith("_"):
+            # a room first: one may be asked for while another is imported, when the face cannot be
+            if importlib.util.find_spec(f"fp4lab.{name}") is not None:
+                return importlib.import_module(f"fp4lab.{name}")
+            # training needs more libraries than quantizing does
+            home = "fp4lab.studies" if name == "compare" else "fp4lab.face"
+            found = getattr(importlib.import_module(home), name, None)
+            if found is not None:
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module 'fp4lab' has no attribute {name!r}")
+
+
+def _names() -> list[str]:
+    return sorted([*importlib.import_module("fp4lab.face").__all__, "compare"])
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> Any:
-    # training needs more libraries than quantizing does: they are imported where it is asked for
-    if name == "compare":
-        from fp4lab.studies import compare
-
-        return compare
-    raise AttributeError(f"module 'fp4lab' has no attribute {name!r}")
+    return sorted({*globals(), *_names()})

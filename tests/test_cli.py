@@ -37,9 +37,24 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_start_is_light() -> None:
     code = (
         "import sys, fp4lab.cli; "
-        "sys.exit(bool({'tyro', 'rich', 'safetensors', 'fp4lab.train'} & set(sys.modules)))"
+        "status = fp4lab.cli.main(['--help']) or fp4lab.cli.main(['--version']); "
+        "sys.exit(bool(status or {'torch', 'tyro', 'rich', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_interrupt_while_libraries_are_imported_has_no_traceback(tmp_path: Path) -> None:
+    """Ctrl-C in the second before a command begins."""
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    path = os.pathsep.join([str(tmp_path), str(Path(cli.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-m", "fp4lab", "train", "--steps", "3"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+ROOMS = sorted(
+    path.stem
+    for path in (ROOT / "fp4lab").iterdir()
+    if not path.name.startswith("_") and (path.is_dir() or path.suffix == ".py")
+)
 HEAVY = ("scipy", "matplotlib", "safetensors", "tyro", "rich", "jinja2")
 
 
@@ -25,7 +30,8 @@ def run_python(code: str, *, cwd: Path, path: str = "") -> subprocess.CompletedP
 
 def test_import_loads_no_library_beyond_torch_and_numpy_and_has_the_top_level_folders() -> None:
     code = (
-        f"import sys, fp4lab; print([name for name in {HEAVY} if name in sys.modules])\n"
+        "import sys, fp4lab; assert 'torch' not in sys.modules; fp4lab.convert\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])\n"
         "import fp4lab.kernels, fp4lab.models\n"
         "print(fp4lab.kernels.__file__, fp4lab.models.__file__)"
     )
@@ -35,6 +41,36 @@ def test_import_loads_no_library_beyond_torch_and_numpy_and_has_the_top_level_fo
     assert loaded == "[]"
     folders = [Path(file).resolve().parent for file in files.split()]
     assert folders == [ROOT / "kernels", ROOT / "models"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(f"import fp4lab.{room}" for room in ROOMS),
+        *(f"import fp4lab; print(fp4lab.{room}.__name__)" for room in ROOMS),
+        "from fp4lab import *; print(convert, compare, formats.NVFP4, InputError)",
+        "import fp4lab; print(dir(fp4lab).index('quantize'), fp4lab.compare)",
+    ],
+)
+@pytest.mark.slow
+def test_every_room_can_be_the_first(code: str) -> None:
+    """In whatever order rooms import each other, and names are looked up in the package."""
+    result = run_python(code, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+
+
+def test_names_of_the_package() -> None:
+    import fp4lab
+    from fp4lab import face
+
+    assert {*fp4lab.__all__} == {*face.__all__, "compare"}
+    assert all(getattr(fp4lab, name) is getattr(face, name) for name in face.__all__)
+    assert fp4lab.functional.error is fp4lab.error
+    for name in ("quantise", "_private", "NVFP4"):
+        with pytest.raises(AttributeError, match=f"module 'fp4lab' has no attribute '{name}'"):
+            getattr(fp4lab, name)
+    with pytest.raises(ImportError, match="cannot import name 'quantise' from 'fp4lab'"):
+        exec("from fp4lab import quantise")
 
 
 @pytest.mark.parametrize("folder", ["kernels", "models"])
