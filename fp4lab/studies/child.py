@@ -123,7 +123,8 @@ class _Pickler(pickle.Pickler):
             raise pickle.PicklingError(
                 f"{obj.__qualname__} was defined interactively; define it in a file and import it"
             )
-        if not _is_found(obj.__module__.partition(".")[0]):
+        # a function that was made by exec may have no module
+        if obj.__module__ and not _is_found(obj.__module__.partition(".")[0]):
             raise pickle.PicklingError(
                 f"a new process would not find the module {obj.__module__} that defines "
                 f"{obj.__qualname__}; put its folder into PYTHONPATH and import it by that name"
