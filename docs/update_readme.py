@@ -4,7 +4,8 @@
 pytest's JUnit XML: a test that matches a recorded ("golden") array says so with
 `record_property("golden", "te_nvfp4.npz/normal/1x16/codes")`, and the arrays of each file that some
 passing test names are counted. The benchmark is the JSON of `fp4lab bench`, which becomes
-docs/speed.md; without one that page stays as it is. Left out: any judgement; the tables hold what was measured.
+docs/speed.md; without one that page stays as it is. Left out: any judgement; the tables hold what
+was measured.
 """
 
 from __future__ import annotations
