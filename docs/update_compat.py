@@ -43,7 +43,7 @@ Every cell is read off the fields of a format. Letters as in `fp4lab.formats.sca
 largest magnitude of a block, A that of the tensor, s a block scale, M the element that a maps to, C
 the block scale that A maps to, S = C M / A, D = 1 / S (or as stored), x an element. "zero block"
 and "zero tensor" are the scale bytes of zeros beside other numbers, and of nothing but zeros;
-"zeros" the codes of -0, 0 and a small negative number.
+"zeros" the codes of -0, 0 and a small negative number (8: the sign bit).
 """
 GOLDEN = """## What the arrays prove
 

@@ -124,8 +124,7 @@ class QuantizedTensor:
         >>> fp4lab.quantize(torch.ones(16), formats.NVFP4).amax
         tensor([1.])
         """
-        direction = self.format.direction
-        if direction != Direction.AMAX:
+        if (direction := self.format.direction) != Direction.AMAX:
             raise InputError(
                 f"amax of a tensor in {self.format.name!r}: it stores its {direction.words}, which "
                 "gives no exact amax; use q.tensor_scale"
