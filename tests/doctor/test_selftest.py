@@ -32,7 +32,7 @@ def test_the_recorded_bytes_are_those_of_the_format(rounding: Rounding) -> None:
     assert np.array_equal(values.numpy(), expected.values)
     scales = torch.frombuffer(bytearray.fromhex(selftest.SCALES), dtype=torch.uint8)
     assert np.array_equal(decode(scales.view(2, 2), formats.E4M3).numpy(), expected.scales)
-    assert expected.amax.tolist() == [selftest.AMAX]
+    assert expected.tensor_scale.tolist() == [selftest.AMAX]
 
 
 def test_the_matrix_needs_several_scales_and_the_noise_moves_codes() -> None:

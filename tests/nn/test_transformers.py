@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,6 @@ import torch
 
 import fp4lab
 
-# transformers asks whether Hugging Face's `kernels` is there, and would find the folder of this
-# checkout, which may only be imported as fp4lab.kernels
-sys.modules.setdefault("kernels", None)  # type: ignore[arg-type]
 pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
 transformers = pytest.importorskip("transformers", reason="pip install transformers")
 

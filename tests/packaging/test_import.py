@@ -73,12 +73,26 @@ def test_names_of_the_package() -> None:
         exec("from fp4lab import quantise")
 
 
-@pytest.mark.parametrize("folder", ["kernels", "models"])
-def test_top_level_folder_is_refused_under_its_bare_name(folder: str) -> None:
-    result = run_python(f"import {folder}", cwd=ROOT)
+@pytest.mark.parametrize(
+    ("folder", "code"), [("kernels", "from kernels import ops"), ("models", "import models")]
+)
+def test_top_level_folder_is_refused_under_its_bare_name(folder: str, code: str) -> None:
+    result = run_python(code, cwd=ROOT)
     assert result.returncode != 0
     expected = f"ImportError: '{folder}' is the package fp4lab.{folder}; import it by that name"
     assert result.stderr.splitlines()[-1] == expected
+
+
+def test_another_package_named_kernels_is_found_to_be_missing_in_a_checkout() -> None:
+    """As transformers asks for it."""
+    code = (
+        "import kernels; assert kernels.__file__ is None and not hasattr(kernels, '__version__')\n"
+        "import kernels.quantize"
+    )
+    result = run_python(code, cwd=ROOT)
+    assert result.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: No module named 'kernels.quantize'"
+    )
 
 
 def test_editable_install_is_this_checkout(tmp_path: Path) -> None:
