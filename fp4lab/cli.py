@@ -155,6 +155,20 @@ def doctor(words: list[str]) -> int:
     return command.doctor(parse("doctor", command.DoctorArguments, words))
 
 
+def quantize(words: list[str]) -> int:
+    """Quantize a model's weights into the layout of a tool."""
+    from fp4lab.interop import command
+
+    return command.quantize(parse("quantize", command.QuantizeArguments, words))
+
+
+def inspect(words: list[str]) -> int:
+    """Show what formats do to the tensors of a file."""
+    from fp4lab.interop import command
+
+    return command.inspect(parse("inspect", command.InspectArguments, words))
+
+
 #: Name, function and one line of help of every command, in the order of the help.
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "compare": (compare, "train one model under several recipes and report the gaps"),
@@ -164,6 +178,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "diff": (diff, "what differs between two runs: config, recipe, data, environment, losses"),
     "bench": (bench, "measure the operators here against a copy, a matmul and other packages"),
     "doctor": (doctor, "what fp4lab finds on this machine, whether it works, and what is missing"),
+    "inspect": (inspect, "what formats do to each tensor of a model's file"),
+    "quantize": (quantize, "write a model's weights for another tool, in 4 or 8 bits"),
 }
 
 

@@ -13,7 +13,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -242,18 +242,11 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     described: dict[str, dict[str, object]] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, QuantizedTensor):
-            direction = tensor.format.direction
-            for part, value in zip((*_PARTS[:2], direction.part), tensor.parts(), strict=True):
+            for part, value in zip(stored_names(tensor.format), tensor.parts(), strict=True):
                 _add(flat, f"{name}.{part}", value)
-            described[name] = {
-                "format": to_plain(tensor.format),
-                "shape": list(tensor.shape),
-                "axis": tensor.axis,
-            }
-            if tensor.transform:
-                described[name]["hadamard"] = tensor.transform
-            if direction != Direction.AMAX:
-                described[name]["direction"] = direction.name.lower()
+            described[name] = description(
+                tensor.format, tensor.shape, axis=tensor.axis, transform=tensor.transform
+            )
         else:
             _add(flat, name, tensor)
     metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
@@ -265,6 +258,23 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def stored_names(fmt: BlockFormat) -> tuple[str, str, str]:
+    """Names of the parts in a file: that of the tensor scale says which number it is."""
+    return "codes", "scales", fmt.direction.part
+
+
+def description(
+    fmt: BlockFormat, shape: Sequence[int], *, axis: int = -1, transform: str = ""
+) -> dict[str, object]:
+    """What the metadata of a file says of a quantized tensor."""
+    described: dict[str, object] = {"format": to_plain(fmt), "shape": list(shape), "axis": axis}
+    if transform:
+        described["hadamard"] = transform
+    if fmt.direction != Direction.AMAX:
+        described["direction"] = fmt.direction.name.lower()
+    return described
 
 
 def write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -333,33 +343,34 @@ def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
             "scales of another tool mean something else, convert the file first"
         )
     tensors: dict[str, QuantizedTensor | Tensor] = {}
-    for name, description in _described(metadata, path).items():
-        fmt = _format(name, description)
+    for name, described in read_descriptions(metadata, path).items():
+        fmt = described_format(name, described)
         try:
-            parts = [flat.pop(f"{name}.{part}") for part in (*_PARTS[:2], fmt.direction.part)]
+            parts = [flat.pop(f"{name}.{part}") for part in stored_names(fmt)]
         except KeyError as error:
             raise InputError(f"path={str(path)!r} lacks the tensor {error}") from None
-        tensors[name] = _checked(name, parts, fmt, description)
+        tensors[name] = restored(name, parts, fmt, described)
     return tensors | flat
 
 
-def _described(metadata: Mapping[str, str], path: str | Path) -> dict[str, Any]:
+def read_descriptions(metadata: Mapping[str, str], path: str | Path) -> dict[str, Any]:
+    """The descriptions of a file's quantized tensors; InputError where they cannot be read."""
     try:
         described = json.loads(metadata["quantized"])
-    except (KeyError, json.JSONDecodeError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise InputError(f"path={str(path)!r} has no readable 'quantized': {error!r}") from None
     if not isinstance(described, dict):
         raise InputError(f"path={str(path)!r}: 'quantized' in its metadata is not a table")
     return described
 
 
-def _format(name: str, description: Any) -> BlockFormat:
+def described_format(name: str, described: Any) -> BlockFormat:
     """The format of a description, whose direction must be the one that is described."""
     keys = {"format", "shape", "axis"}
-    if not isinstance(description, dict) or set(description) - {"hadamard", "direction"} != keys:
+    if not isinstance(described, dict) or set(described) - {"hadamard", "direction"} != keys:
         raise InputError(f"description of {name!r} does not have the keys {sorted(keys)}")
-    fmt = from_plain(BlockFormat, description["format"], path=f"{name}.format", by_name=_by_name)
-    said = description.get("direction", "amax")
+    fmt = from_plain(BlockFormat, described["format"], path=f"{name}.format", by_name=_by_name)
+    said = described.get("direction", "amax")
     if not isinstance(said, str) or said not in _DIRECTIONS:
         raise unknown(f"{name}.direction", said, _DIRECTIONS)
     if _DIRECTIONS[said] != fmt.direction:
@@ -370,15 +381,16 @@ def _format(name: str, description: Any) -> BlockFormat:
     return fmt
 
 
-def _checked(
-    name: str, parts: list[Tensor], fmt: BlockFormat, description: Mapping[str, Any]
+def restored(
+    name: str, parts: Sequence[Tensor], fmt: BlockFormat, described: Mapping[str, Any]
 ) -> QuantizedTensor:
-    sizes, axis = description["shape"], description["axis"]
+    """The tensor of parts and their description; InputError where they do not belong together."""
+    sizes, axis = described["shape"], described["axis"]
     whole_sizes = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in sizes)
     if not whole_sizes:
         raise InputError(f"shape={sizes!r} of {name!r} is not a list of sizes")
     try:
-        transform = _transform(description.get("hadamard"))
+        transform = _transform(described.get("hadamard"))
         codes, scales, tensor_scale = parts
         return QuantizedTensor(codes, scales, tensor_scale, fmt, torch.Size(sizes), axis, transform)
     except InputError as error:

@@ -1,0 +1,78 @@
+"""Which tensors of a model stay as they are, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fp4lab.errors import InputError
+from fp4lab.formats import BlockFormat
+from fp4lab.interop.entries import Entry
+from fp4lab.interop.gguf_header import NUMBERS
+from fp4lab.interop.layouts import Layout
+from fp4lab.recipes import Layer, Rule
+from fp4lab.recipes.rules import HEAD_IN_BF16
+
+#: what names say, by the words in them
+_WORDS = {
+    "embedding": re.compile(r"embed|(^|\.)(wte|wpe|token_embd|position_embd|shared)$"),
+    "norm": re.compile(r"norm|(^|\.)ln_?\w*$"),
+    "router": re.compile(r"router|(^|\.)(mlp|block_sparse_moe|moe|ffn)\.gate$|gate_inp"),
+    "head": re.compile(r"(^|\.)(classifier|score|pre_classifier|vocab_projector)$|^cls\."),
+}
+#: models whose layers are stored as [inputs, outputs], so that blocks would run the wrong way
+_TRANSPOSED = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer"}
+_CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)$")
+
+
+def reasons(
+    entries: Mapping[str, Entry],
+    fmt: BlockFormat,
+    how: Layout,
+    *,
+    patterns: Sequence[str],
+    config: Mapping[str, Any],
+) -> dict[str, str]:
+    """Why each tensor is kept; "" for those that are quantized.
+
+    Raises:
+        InputError: a pattern that matches no tensor, for that is a typing mistake.
+    """
+    rules = [Rule(pattern=pattern) for pattern in patterns]
+    unused = {rule.pattern for rule in rules}
+    found: dict[str, str] = {}
+    for name, entry in entries.items():
+        layer = name.removesuffix(".weight")
+        matching = [r.pattern for r in rules if r.match(Layer(name)) or r.match(Layer(layer))]
+        unused.difference_update(matching)
+        asked = f"--keep {matching[0]}" if matching else ""
+        found[name] = _reason(entry, layer, config) or asked or how.refusal(name, entry.shape, fmt)
+    if unused:
+        raise InputError(
+            f"keep={sorted(unused)[0]!r} matches no tensor; names are such as "
+            f"{next(iter(entries), '')!r}, and * stands for any part of one"
+        )
+    return found
+
+
+def has_values(entry: Entry) -> bool:
+    """Whether a tensor holds floats, or what ggml has made of them."""
+    return entry.is_float or entry.dtype in _GGML
+
+
+def _reason(entry: Entry, layer: str, config: Mapping[str, Any]) -> str:
+    """What speaks against quantizing a tensor in any format and layout."""
+    if not has_values(entry):
+        return entry.dtype
+    if len(entry.shape) != 2:
+        return "bias" if layer.rpartition(".")[2] == "bias" else f"{len(entry.shape)}-D"
+    if HEAD_IN_BF16.match(Layer(layer)):
+        return "head"
+    if config.get("model_type") in _TRANSPOSED and _CONV1D.search(layer):
+        return "stored as [inputs, outputs]"
+    return next((what for what, words in _WORDS.items() if words.search(layer)), "")
+
+
+#: ggml's quantized types, whose values can be quantized again
+_GGML = {name for name in NUMBERS if name[0] in "QT" or name.startswith("IQ")}

@@ -1,0 +1,202 @@
+"""A checkpoint that is being written: the file of its tensors, and the files that lie beside it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fp4lab
+from fp4lab.errors import InputError
+from fp4lab.formats import BlockFormat
+from fp4lab.interop import atomic, configs, gguf_header, safetensors_files
+from fp4lab.interop.configs import Described, have_inputs, kept_layers
+from fp4lab.interop.gguf_header import Key, uint32
+from fp4lab.interop.layouts import Layout, LayoutName, matrix_of
+from fp4lab.interop.sink import Sink, Slot, gguf_sink, safetensors_sink
+from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, Source
+from fp4lab.interop.stored import kind_of
+from fp4lab.tensor import FILE_CONVENTION, description
+
+WEIGHTS = "model.safetensors"
+#: files of a model's folder that hold weights, which are not copied
+_OTHER_WEIGHTS = (*PICKLED, ".safetensors", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".npz")
+_FILE_TYPES = {"NVFP4": 39, "MXFP4": 38}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a quantized tensor is like: its format, sizes, axis, and the text of its transform."""
+
+    format: BlockFormat
+    shape: tuple[int, ...]
+    axis: int = -1
+    transform: str = ""
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The sizes with blocks along the last dimension."""
+        return self.shape if self.axis == -1 else matrix_of(self.shape)[::-1]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is known before a byte is written.
+
+    Attributes:
+        layout: how it is written.
+        weights: what is quantized.
+        plain: the places of the other tensors.
+        config: the model's config.json.
+        folder: a folder whose other files are copied.
+        keys: metadata of a GGUF file that the tensors come from.
+    """
+
+    layout: Layout
+    weights: Mapping[str, Form]
+    plain: Sequence[Slot]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    keys: Mapping[str, Key] | None = None
+
+    def slots(self) -> list[Slot]:
+        """The tensors of the file; InputError for two of one name."""
+        slots = [
+            slot
+            for name, form in self.weights.items()
+            for slot in self.layout.slots(name, form.stored_shape, form.format)
+        ] + list(self.plain)
+        seen: set[str] = set()
+        for slot in slots:
+            if slot.name in seen:
+                raise InputError(f"two tensors would be stored as {slot.name!r}; rename one")
+            seen.add(slot.name)
+        return slots
+
+
+def is_folder(layout: LayoutName, target: Path) -> bool:
+    """Whether a layout is a folder there; InputError for a name that is none of the other kind."""
+    named = target.suffix == ".safetensors"
+    if layout == "gguf":
+        if target.suffix != ".gguf":
+            raise InputError(
+                f"out={str(target)!r}: GGUF is one file; give a name that ends in .gguf"
+            )
+        return False
+    if layout == "fp4lab" and named:
+        return False
+    if named or target.suffix == ".gguf":
+        raise InputError(
+            f"out={str(target)!r}: {layout} is a folder of weights and config.json; give a name "
+            f"without {target.suffix}"
+        )
+    return True
+
+
+def check(layout: LayoutName, target: Path, *, overwrite: bool, source: Path | None) -> None:
+    """InputError unless a layout can be written to a path; before any work is done."""
+    folder = is_folder(layout, target)
+    atomic.check_target(target, folder=folder, overwrite=overwrite, ours=ours)
+    if source is None:
+        return
+    real, other = target.resolve(), source.resolve()
+    if real == other or real in other.parents or (other.is_dir() and other in real.parents):
+        raise InputError(
+            f"out={str(target)!r} and the source {str(source)!r} lie in each other; give another "
+            "place"
+        )
+
+
+def ours(folder: Path) -> bool:
+    """Whether a folder is a checkpoint that was written here."""
+    try:
+        _, metadata = safetensors_files.header(folder / WEIGHTS)
+    except (InputError, OSError):
+        return False
+    return "fp4lab" in metadata or "convention" in metadata
+
+
+def write_plan(plan: Plan, target: Path, *, overwrite: bool, fill: Callable[[Sink], None]) -> None:
+    """Write what was planned; `fill` gives the bytes of all tensors.
+
+    Raises:
+        InputError: the target may not be written, or the layout has no place for a tensor.
+        OSError: it cannot be written. Whatever happens, what was there before stays as it was.
+    """
+    folder = is_folder(plan.layout.name, target)
+    slots, texts = plan.slots(), _texts(plan) if folder else {}
+    with atomic.replacing(target, folder=folder, overwrite=overwrite, ours=ours) as temporary:
+        try:
+            if folder and plan.folder is not None:
+                _copy(plan.folder, temporary)
+            for name, table in texts.items():
+                (temporary / name).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+            with _sink(plan, temporary / WEIGHTS if folder else temporary, slots) as sink:
+                fill(sink)
+        except OSError as error:
+            # the user knows the target, not the name it has until it is whole
+            raise OSError(error.errno, error.strerror, str(target)) from None
+
+
+def _sink(plan: Plan, path: Path, slots: Sequence[Slot]) -> Sink:
+    if plan.layout.name == "gguf":
+        return gguf_sink(path, slots, _keys(plan, slots))
+    metadata = {"format": "pt", "fp4lab": fp4lab.__version__}
+    if plan.layout.name == "fp4lab":
+        described = {
+            name: description(form.format, form.shape, axis=form.axis, transform=form.transform)
+            for name, form in plan.weights.items()
+        }
+        metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
+    return safetensors_sink(path, slots, metadata)
+
+
+def _keys(plan: Plan, slots: Sequence[Slot]) -> dict[str, Key]:
+    keys = dict(plan.keys or {})
+    if plan.keys is None:
+        # tensors under the names of another tool are no model that llama.cpp knows
+        keys["general.architecture"] = gguf_header.string("fp4lab")
+    types = {slot.dtype for slot in slots} & set(_FILE_TYPES)
+    if len(types) == 1:
+        keys["general.file_type"] = uint32(_FILE_TYPES[types.pop()])
+    keys["general.quantization_version"] = uint32(2)
+    return keys
+
+
+def _texts(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The JSON files of a folder."""
+    name = plan.layout.name
+    kinds = sorted({str(kind_of(form.format)) for form in plan.weights.values()})
+    if name != "fp4lab" and len(kinds) > 1:
+        raise InputError(
+            f"the tensors are {' and '.join(kinds)}; one kind can be written as {name}: requantize "
+            "some, or use layout='fp4lab'"
+        )
+    plain = {slot.name: slot.shape for slot in plan.plain}
+    inputs = have_inputs(name, plan.weights, plain)
+    kept = kept_layers(plain, plan.config)
+    if not kinds and name != "fp4lab":
+        raise InputError(f"nothing is quantized, so there is nothing to write as {name}")
+    described = Described(kinds[0] if kinds else "", kept, inputs)
+    return configs.files(name, described, plan.config)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """The files of a model that hold no weights; links are followed, as caches consist of them."""
+    skipped = {INDEX, CONFIG, configs.HF_QUANT_CONFIG}
+    for path in sorted(source.rglob("*")):
+        inner = path.relative_to(source)
+        hidden = any(part.startswith(".") for part in inner.parts)
+        weights = path.suffix in _OTHER_WEIGHTS or path.name.endswith(".index.json")
+        if hidden or weights or str(inner) in skipped or not path.is_file():
+            continue
+        (target / inner).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target / inner)
+
+
+def source_plan(source: Source) -> dict[str, Any]:
+    """What a plan takes from the source of its tensors."""
+    return {"config": source.config, "folder": source.folder, "keys": source.keys}

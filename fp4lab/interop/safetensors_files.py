@@ -1,0 +1,110 @@
+"""Safetensors files, read tensor by tensor after their headers were checked.
+
+The safetensors library reads the tensors, and refuses lengths, offsets and shapes that do not fit
+the file. Checked here before: how long the header is, names that occur twice (JSON's last one would
+win) and names that no tool writes. A file that is open stays in memory as far as it has been read,
+so it is opened anew whenever as much has been read as its largest tensor takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fp4lab.errors import InputError
+from fp4lab.interop.entries import Entry, check_name
+
+#: more than a hundred thousand tensors need
+LONGEST_HEADER = 32 << 20
+_DAMAGED = "download or write it again"
+
+
+def header(file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
+    """The tensors of a file, in the order of their bytes, and its metadata.
+
+    Raises:
+        InputError: not a whole safetensors file, or one that is not to be trusted.
+        OSError: the file cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    length = _header_length(file)
+    try:
+        with safe_open(str(file), framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise InputError(f"{file} is not a whole safetensors file: {error}; {_DAMAGED}") from None
+    with file.open("rb") as opened:
+        text = opened.read(8 + length)[8:]
+    try:
+        # what the library has accepted is a table of tables, but may name one twice
+        described = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file} has a header that is not to be read: {error}") from None
+    metadata = described.pop("__metadata__", None) or {}
+    entries = [_entry(name, value, file, 8 + length) for name, value in described.items()]
+    return {entry.name: entry for entry in sorted(entries, key=lambda e: e.offset)}, metadata
+
+
+def _header_length(file: Path) -> int:
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+    if size < 8 or length > size - 8:
+        raise InputError(
+            f"{file} has {size} bytes, fewer than its header announces: it is no safetensors file, "
+            f"or was cut short; {_DAMAGED}"
+        )
+    if length > LONGEST_HEADER:
+        raise InputError(
+            f"{file} announces a header of {length} bytes, and {LONGEST_HEADER} are read: no model "
+            "needs more, so do not trust the file"
+        )
+    return length
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in table:
+            raise ValueError(f"it has {name[:80]!r} twice")
+        table[name] = value
+    return table
+
+
+def _entry(name: str, value: Mapping[str, Any], file: Path, start: int) -> Entry:
+    check_name(name, file)
+    begin, end = value["data_offsets"]
+    return Entry(name, value["dtype"], tuple(value["shape"]), file, start + begin, end - begin)
+
+
+class Reader:
+    """Reads the tensors of files whose headers were checked."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._largest = max((entry.nbytes for entry in entries.values()), default=0)
+        self._opened: Any = None
+        self._file: Path | None = None
+        self._read = 0
+
+    def tensor(self, entry: Entry) -> Tensor:
+        """The tensor's values as they are stored; InputError where the file has changed."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            if self._file != entry.file or self._read + entry.nbytes > self._largest:
+                self._opened, self._read = None, 0
+                self._opened, self._file = safe_open(str(entry.file), framework="pt"), entry.file
+            self._read += entry.nbytes
+            tensor: Tensor = self._opened.get_tensor(entry.name)
+        except SafetensorError as error:
+            raise InputError(f"{entry.file}: {entry.name!r} cannot be read: {error}") from None
+        if tuple(tensor.shape) != entry.shape:
+            raise InputError(
+                f"{entry.file} has changed since it was opened; give the command again"
+            )
+        return tensor
