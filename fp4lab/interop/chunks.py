@@ -16,7 +16,7 @@ from fp4lab.functional import Error, compare
 from fp4lab.tensor import QuantizedTensor
 
 #: values that are quantized at once
-VALUES = 1 << 19
+VALUES = 1 << 17
 NAN = float("nan")
 
 

@@ -176,10 +176,11 @@ def check_storable(q: QuantizedTensor, name: str) -> None:
     bad = int((scales == nan).sum())
     if q.format.element.nan_code is not None:
         bad += int(((q.codes & 0x7F) == q.format.element.nan_code).sum())
-    if bad or not bool(q.tensor_scale.isfinite().all()):
+    known = zero_scale(q.tensor_scale, q.format.direction)
+    if bad or not (known or bool(q.tensor_scale.isfinite().all())):
         raise InputError(
             f"{name!r} holds NaN or infinity ({bad} scales or codes); other tools read those as "
-            "numbers: repair the tensor, or keep it as it is with --keep"
+            "numbers: repair the tensor, or leave it in high precision"
         )
 
 

@@ -1,0 +1,350 @@
+"""Codes, scales and tensor scales keep their bits through every layout and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import fp4lab
+from fp4lab import InputError, formats, interop
+from fp4lab.formats import BlockFormat, Direction
+from fp4lab.interop.gguf_blocks import from_blocks, to_blocks
+from fp4lab.interop.stored import converted_scale
+from tests.interop.models import contents, random_tensor
+
+CT, MO = "compressed-tensors", "modelopt"
+FORMATS = (
+    "nvfp4",
+    "nvfp4_compressed_tensors",
+    "nvfp4_modelopt",
+    "nvfp4_16x16",
+    "nvfp4_4over6",
+    "nvfp4_one_level",
+    "mxfp4",
+    "mxfp4_floor",
+    "mxfp4_32x32",
+    "mxfp8_e4m3",
+)
+EACH = [
+    (layout, fmt)
+    for layout in (CT, MO, "gguf", "fp4lab")
+    for fmt in FORMATS
+    if (layout, fmt) != ("gguf", "mxfp8_e4m3")
+]
+
+
+def place(folder: Path, name: str, layout: str) -> Path:
+    return folder / (f"{name}.gguf" if layout == "gguf" else name)
+
+
+def weight(fmt: BlockFormat, seed: int = 0) -> fp4lab.QuantizedTensor:
+    return fp4lab.quantize(random_tensor(64, 128, seed=seed), fmt)
+
+
+@pytest.mark.parametrize(("layout", "name"), EACH)
+def test_what_is_written_is_read_and_written_again_bit_for_bit(
+    tmp_path: Path, layout: str, name: str
+) -> None:
+    fmt = formats.get(name)
+    tensors = {"a.weight": weight(fmt), "a.bias": random_tensor(64, seed=3, dtype=torch.bfloat16)}
+    first, second = (place(tmp_path, n, layout) for n in ("first", "second"))
+    interop.write(tensors, first, layout=layout)
+    read = interop.read(first)
+    interop.write(read, second, layout=layout)
+    assert read.layout == interop.layout_of(second) == layout
+    assert set(read) == set(tensors)
+    written = [list(contents(path).values()) for path in (first, second)]
+    assert written[0] == written[1]
+
+    q, back = tensors["a.weight"], read["a.weight"]
+    assert isinstance(q, fp4lab.QuantizedTensor)
+    assert isinstance(back, fp4lab.QuantizedTensor)
+    assert torch.equal(read["a.bias"], tensors["a.bias"])  # type: ignore[arg-type]
+    assert torch.equal(back.codes, q.codes)
+    assert fmt.block is not None
+    side = fmt.block[0] if layout != "fp4lab" else 1
+    assert torch.equal(back.scales, q.scales.repeat_interleave(side, 0))
+    if layout == "fp4lab":
+        assert back.equal(q)
+    elif name not in ("nvfp4_one_level",):
+        # one division of float32 in q's direction, one in the other's, one product: 2^-24 each
+        torch.testing.assert_close(back.dequantize(), q.dequantize(), rtol=6 * 2.0**-24, atol=0)
+        assert float(back.dequantize().abs().max()) > 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "tensor_scale"), [(CT, "weight_global_scale"), (MO, "weight_scale_2")]
+)
+def test_the_tensors_of_a_file(tmp_path: Path, layout: str, tensor_scale: str) -> None:
+    q = weight(formats.NVFP4)
+    interop.write({"a.weight": q}, tmp_path / "out", layout=layout)
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    codes = "a.weight_packed" if layout == CT else "a.weight"
+    assert set(found) == {codes, "a.weight_scale", f"a.{tensor_scale}"}
+    assert torch.equal(found[codes], q.codes)
+    assert found["a.weight_scale"].dtype == torch.float8_e4m3fn
+    assert torch.equal(found["a.weight_scale"].view(torch.uint8), q.scales)
+    scale = found[f"a.{tensor_scale}"]
+    assert scale.shape == ((1,) if layout == CT else ())
+    amax = q.tensor_scale.numpy()
+    expected = np.float32(2688) / amax if layout == CT else amax / np.float32(2688)
+    assert scale.numpy().reshape(1).tobytes() == expected.tobytes()
+
+
+def test_fp4lab_load_reads_the_files_and_save_writes_the_same_bytes(tmp_path: Path) -> None:
+    tensors = {"a.weight": weight(formats.NVFP4_MODELOPT), "a.bias": torch.ones(3)}
+    interop.write(tensors, tmp_path / "a.safetensors", layout="fp4lab")
+    fp4lab.save(tensors, tmp_path / "b.safetensors")
+    loaded = fp4lab.load(tmp_path / "a.safetensors")
+    assert loaded["a.weight"].equal(tensors["a.weight"])  # type: ignore[union-attr,arg-type]
+    both = [load_file(tmp_path / f"{n}.safetensors") for n in "ab"]
+    assert both[0].keys() == both[1].keys()
+    with (
+        safe_open(tmp_path / "a.safetensors", "pt") as a,
+        safe_open(tmp_path / "b.safetensors", "pt") as b,
+    ):
+        assert a.metadata() == b.metadata()
+
+
+def test_blocks_along_the_rows_and_transforms_need_fp4labs_layout(tmp_path: Path) -> None:
+    x = random_tensor(64, 128, seed=0)
+    turned = fp4lab.quantize(x, formats.NVFP4, axis=-2)
+    transformed = fp4lab.quantize(x, formats.NVFP4, hadamard=formats.Hadamard(16))
+    interop.write({"a.weight": turned, "b.weight": transformed}, tmp_path / "w", layout="fp4lab")
+    read = interop.read(tmp_path / "w")
+    assert read["a.weight"].equal(turned)  # type: ignore[union-attr,arg-type]
+    assert read["b.weight"].equal(transformed)  # type: ignore[union-attr,arg-type]
+    interop.write(read, tmp_path / "again", layout="fp4lab")
+    assert interop.read(tmp_path / "again")["a.weight"].equal(turned)  # type: ignore[union-attr,arg-type]
+    for q in (turned, transformed):
+        with pytest.raises(InputError, match="quantize it along dim -1 without a transform"):
+            interop.write({"a.weight": q}, tmp_path / "no", layout=CT)
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4_compressed_tensors", "nvfp4_modelopt", "mxfp4"])
+@pytest.mark.parametrize("layout", [CT, MO, "gguf"])
+def test_a_tensor_of_zeros_stays_zero_and_finite(tmp_path: Path, layout: str, name: str) -> None:
+    fmt = formats.get(name)
+    codes, scales = torch.zeros(32, 32, dtype=torch.uint8), torch.zeros(32, 4, dtype=torch.uint8)
+    if name == "mxfp4":
+        scales = scales[:, :2]
+    outer = torch.zeros(0 if name == "mxfp4" else 1)
+    if fmt.direction == Direction.ENCODE:
+        outer.fill_(float("inf"))
+    q = fp4lab.QuantizedTensor(codes, scales, outer, fmt, torch.Size((32, 64)))
+    target = place(tmp_path, "w", layout)
+    interop.write({"a.weight": q}, target, layout=layout)
+    back = interop.read(target)["a.weight"]
+    assert isinstance(back, fp4lab.QuantizedTensor)
+    assert torch.equal(back.dequantize(), torch.zeros(32, 64))
+    assert back.tensor_scale.tolist() in ([1.0], [])
+
+
+def test_nan_scales_of_a_zero_tensor_are_read_as_zeros(tmp_path: Path) -> None:
+    """ModelOpt 0.47 writes weight_scale_2 = 0 and NaN block scales for a tensor of zeros."""
+    file = {
+        "a.weight": torch.full((16, 16), 0x77, dtype=torch.uint8),
+        "a.weight_scale": torch.full((16, 2), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn),
+        "a.weight_scale_2": torch.tensor(0.0),
+    }
+    save_file(file, tmp_path / "w.safetensors")
+    q = interop.read(tmp_path / "w.safetensors")["a.weight"]
+    assert isinstance(q, fp4lab.QuantizedTensor)
+    assert torch.equal(q.dequantize(), torch.zeros(16, 32))
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("amax", [1e-44, 1e-38, 1e-3, 1.0, 2688.0, 1e30, 3e38])
+def test_a_converted_tensor_scale_is_always_a_positive_float32(
+    direction: Direction, amax: float
+) -> None:
+    scale = torch.tensor([amax])
+    for fmt in (formats.NVFP4, formats.NVFP4_4OVER6):
+        result = converted_scale(scale, fmt, direction)
+        factor = fmt.amax_factor
+        exact = {
+            Direction.AMAX: float(scale),
+            Direction.ENCODE: factor / float(scale),
+            Direction.DECODE: float(scale) / factor,
+        }[direction]
+        assert 0 < result.item() < float("inf")
+        limits = torch.finfo(torch.float32)
+        if limits.tiny <= exact <= limits.max:
+            assert abs(result.item() / exact - 1) <= 2.0**-24
+
+
+def test_blocks_of_ggml_hold_the_same_nibbles() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for dtype, side, num_scales in (("MXFP4", 32, 1), ("NVFP4", 16, 4)):
+        codes = torch.randint(0, 256, (3, 64), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(0, 127, (3, 128 // side), generator=generator, dtype=torch.uint8)
+        blocks = to_blocks(codes, scales, dtype)
+        back = from_blocks(blocks, dtype)
+        assert torch.equal(back[0], codes)
+        assert torch.equal(back[1], scales)
+        # the nibble of value j of a block, straight from the definition
+        values = np.stack((codes.numpy() & 15, codes.numpy() >> 4), -1).reshape(3, -1)
+        size = num_scales * (1 + side // 2)
+        for row, value in np.ndindex(*values.shape):
+            block, within = divmod(value, side * num_scales)
+            group, j = divmod(within, side)
+            byte = int(blocks[row, block * size + num_scales + group * side // 2 + j % (side // 2)])
+            assert (byte >> 4 if j >= side // 2 else byte & 15) == values[row, value]
+            assert int(blocks[row, block * size + group]) == int(scales[row, value // side])
+
+
+def write_ct(path: Path, **changes: Tensor | None) -> Path:
+    file: dict[str, Tensor] = {
+        "a.weight_packed": torch.full((16, 32), 0x21, dtype=torch.uint8),
+        "a.weight_scale": torch.full((16, 4), 0x70, dtype=torch.uint8).view(torch.float8_e4m3fn),
+        "a.weight_global_scale": torch.tensor([100.0]),
+    }
+    merged = {**file, **{f"a.{name}": value for name, value in changes.items()}}
+    save_file({n: v for n, v in merged.items() if v is not None}, path)
+    return path
+
+
+def test_names_of_one_tool_beside_the_configuration_of_another_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_ct(folder / "model.safetensors", weight_scale_2=torch.tensor(0.01))
+    with pytest.raises(InputError, match=r"weight_scale_2' is not a name of compressed-tensors"):
+        interop.read(folder)
+    (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": MO}}))
+    write_ct(folder / "model.safetensors")
+    with pytest.raises(InputError, match="is not a name of modelopt, to which the configuration"):
+        interop.read(folder)
+    with pytest.raises(InputError, match="is not a name of modelopt, to which the configuration"):
+        interop.read(folder / "model.safetensors")
+    (folder / "hf_quant_config.json").write_text("{}")
+    (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": CT}}))
+    with pytest.raises(
+        InputError, match=r"config.json says compressed-tensors and hf_quant_config"
+    ):
+        interop.read(folder)
+    (folder / "config.json").write_text(
+        json.dumps({"quantization_config": {"quant_method": "gptq"}})
+    )
+    with pytest.raises(InputError, match="quant_method='gptq'; read are compressed-tensors and"):
+        interop.read(folder)
+
+
+def test_a_tensor_scale_that_proves_the_other_direction_is_refused(tmp_path: Path) -> None:
+    # a weight of amax 1: the encode scale is 2688, the decode scale 1 / 2688
+    file = write_ct(tmp_path / "w.safetensors", weight_global_scale=torch.tensor([1 / 2688]))
+    with pytest.raises(
+        InputError, match=r"'a.weight' is 0.000372024: as the encode scale .* decode"
+    ):
+        interop.read(file)["a.weight"]
+    save_file(
+        {
+            "a.weight": torch.zeros(16, 16, dtype=torch.uint8),
+            "a.weight_scale": torch.zeros(16, 2).to(torch.float8_e4m3fn),
+            "a.weight_scale_2": torch.tensor(2688.0),
+        },
+        file,
+    )
+    with pytest.raises(InputError, match="as the decode scale that modelopt stores"):
+        interop.read(file)["a.weight"]
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("-inf")])
+def test_a_tensor_scale_that_is_no_scale_is_refused(tmp_path: Path, value: float) -> None:
+    file = write_ct(tmp_path / "w.safetensors", weight_global_scale=torch.tensor([value]))
+    with pytest.raises(InputError, match="is negative, infinite or NaN"):
+        interop.read(file)["a.weight"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weight_scale": torch.ones(16, 2)}, "that is no NVFP4, MXFP4 or MXFP8"),
+        ({"weight_scale": None}, "that is no NVFP4"),
+        ({"weight_packed": None}, "that is no NVFP4"),
+        ({"weight_packed": torch.zeros(16, 16, dtype=torch.int32)}, "that is no NVFP4"),
+        ({"weight_global_scale": torch.ones(2)}, "'a.weight' has 2 tensor scales"),
+        ({"weight_packed": torch.zeros(16, dtype=torch.uint8)}, "codes of 1 dimensions"),
+        ({"weight_packed": torch.zeros(16, 24, dtype=torch.uint8)}, "a.weight.scales of shape"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(
+    tmp_path: Path, changes: dict[str, Tensor | None], message: str
+) -> None:
+    file = write_ct(tmp_path / "w.safetensors", **changes)
+    with pytest.raises(InputError, match=message):
+        interop.read(file)["a.weight"]
+
+
+def test_nan_is_read_as_it_is_and_never_written(tmp_path: Path) -> None:
+    scales = torch.full((16, 4), 0x70, dtype=torch.uint8)
+    scales[3, 1] = 0x7F
+    file = write_ct(tmp_path / "w.safetensors", weight_scale=scales.view(torch.float8_e4m3fn))
+    read = interop.read(file)
+    q = read["a.weight"]
+    assert isinstance(q, fp4lab.QuantizedTensor)
+    assert int(q.dequantize().isnan().sum()) == 16
+    for layout, target in ((MO, tmp_path / "mo"), ("gguf", tmp_path / "w.gguf")):
+        with pytest.raises(
+            InputError, match=r"'a.weight' holds NaN or infinity \(1 scales or codes"
+        ):
+            interop.write(read, target, layout=layout)
+        assert not target.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"w.safetensors"}
+
+
+def test_scales_of_inputs_change_name_and_direction_with_the_layout(tmp_path: Path) -> None:
+    file = write_ct(tmp_path / "w.safetensors", input_global_scale=torch.tensor([8.0]))
+    interop.write(interop.read(file), tmp_path / "mo", layout=MO)
+    read = interop.read(tmp_path / "mo")
+    assert read["a.input_scale"].item() == 0.125  # type: ignore[union-attr]
+    described = json.loads((tmp_path / "mo" / "hf_quant_config.json").read_text())
+    assert described["quantization"]["quant_algo"] == "NVFP4"
+    interop.write(read, tmp_path / "ct", layout=CT)
+    assert interop.read(tmp_path / "ct")["a.input_global_scale"].item() == 8.0  # type: ignore[union-attr]
+    config = json.loads((tmp_path / "ct" / "config.json").read_text())["quantization_config"]
+    assert config["config_groups"]["group_0"]["input_activations"]["dynamic"] == "local"
+    zero = write_ct(tmp_path / "w.safetensors", input_global_scale=torch.tensor([0.0]))
+    with pytest.raises(
+        InputError, match=r"'a.input_global_scale' is no scale that can be inverted"
+    ):
+        interop.write(interop.read(zero), tmp_path / "no", layout=MO)
+
+
+def test_what_a_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
+    rowwise = weight(formats.NVFP4_ROWWISE)
+    plain = {"b": torch.ones(2)}
+    for layout, tensors, message in (
+        (CT, {"a.weight": rowwise}, "format='nvfp4_rowwise' has no place in compressed-tensors"),
+        ("gguf", {"a.weight": weight(formats.MXFP8_E4M3)}, "has no place in gguf"),
+        (CT, {"a": weight(formats.NVFP4)}, "its name does not end in .weight"),
+        (CT, {"a.weight": weight(formats.NVFP4), "b.weight": weight(formats.MXFP4)}, "one kind"),
+        (CT, plain, "nothing is quantized"),
+        (CT, {"a.weight": weight(formats.NVFP4), "a.weight_packed": torch.ones(1)}, "two tensors"),
+        (
+            "gguf",
+            {"b": torch.ones(2, dtype=torch.bool)},
+            "the dtype BOOL, which GGUF does not know",
+        ),
+        ("gguf", {"b" * 70: torch.ones(2)}, "longer than the 63 bytes"),
+        ("gguf", {"b": torch.ones(1, 1, 1, 1, 1)}, "5 dimensions, and GGUF 4 at most"),
+        ("fp4lab", {"b": [1.0]}, r"tensors\['b'\] is a list"),
+        ("fp4lab", {"b": torch.ones(1, dtype=torch.complex64)}, "complex64, which no layout knows"),
+        ("fp8", plain, "layout='fp8' is not known; use one of"),
+    ):
+        with pytest.raises(InputError, match=message):
+            interop.write(tensors, place(tmp_path, "w", layout), layout=layout)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_gguf_refuses_rows_that_are_not_whole_blocks_of_64(tmp_path: Path) -> None:
+    q = fp4lab.quantize(random_tensor(16, 96, seed=0), formats.NVFP4)
+    with pytest.raises(InputError, match="96 columns do not fit blocks of 64"):
+        interop.write({"a.weight": q}, tmp_path / "w.gguf", layout="gguf")
