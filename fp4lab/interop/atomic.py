@@ -65,6 +65,9 @@ def check_target(
         raise InputError(f"{shown} is a symbolic link; give the path that it points to")
     if not target.name:
         raise InputError(f"{shown} has no name of its own; give a new name")
+    above = next(path for path in target.absolute().parents if path.exists())
+    if not above.is_dir():
+        raise InputError(f"{shown} cannot be made, for {str(above)!r} is no folder; give another")
     if not target.exists():
         return
     if target.is_dir() != folder or not (target.is_dir() or target.is_file()):

@@ -235,6 +235,8 @@ def _gguf_weights(source: Source) -> dict[str, Weight]:
     for name, entry in source.entries.items():
         if entry.dtype not in SIDES:
             continue
+        if entry.nbytes == 0:
+            raise InputError(f"{source.path}: {name!r} is empty; leave it out of the file")
         scale = None
         if entry.dtype == "NVFP4":
             scale = source.entries.get(scale_name(name)) or source.entries.get(f"{name}.scale")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from fp4lab.errors import InputError
 
 #: bytes that are copied at once
 CHUNK = 1 << 22
+#: a tensor of so many values would be larger than any disk
+MOST_VALUES = 1 << 48
 
 #: safetensors' names of the dtypes that torch has too, with torch's
 DTYPES: dict[str, torch.dtype] = {
@@ -76,6 +79,15 @@ class Entry:
                     )
                 left -= len(chunk)
                 yield chunk
+
+
+def check_shape(shape: tuple[int, ...], name: str, file: Path) -> None:
+    """InputError for sizes beyond those of any tensor, also where one of them is 0."""
+    if math.prod(max(size, 1) for size in shape) > MOST_VALUES:
+        raise InputError(
+            f"{file}: the tensor {name[:80]!r} has sizes beyond those of any tensor; do not trust "
+            "the file"
+        )
 
 
 def check_name(name: str, file: Path) -> None:

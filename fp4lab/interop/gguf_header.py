@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fp4lab.errors import InputError
-from fp4lab.interop.entries import Entry, check_name
+from fp4lab.interop.entries import Entry, check_name, check_shape
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -175,6 +175,7 @@ class _Walk:
         if not 0 <= num_sizes <= DIMENSIONS:
             raise self.bad(f"has {name!r} of {num_sizes} dimensions")
         shape = tuple(self.number(8) for _ in range(num_sizes))[::-1]
+        check_shape(shape, name, self.file)
         number, offset = self.number(4), self.number(8)
         if number not in TYPES:
             raise InputError(
@@ -187,7 +188,6 @@ class _Walk:
             raise self.bad(
                 f"has {columns} columns in {name!r}, and {dtype} needs blocks of {block}"
             )
-        # Python's integers do not overflow
         return name, dtype, shape, offset, math.prod(shape) // block * size
 
     def skip_value(self, kind: int, depth: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from fp4lab.errors import InputError
-from fp4lab.interop.entries import Entry, check_name
+from fp4lab.interop.entries import Entry, check_name, check_shape
 
 #: more than a hundred thousand tensors need
 LONGEST_HEADER = 32 << 20
@@ -79,7 +79,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(name: str, value: Mapping[str, Any], file: Path, start: int) -> Entry:
     check_name(name, file)
     begin, end = value["data_offsets"]
-    return Entry(name, value["dtype"], tuple(value["shape"]), file, start + begin, end - begin)
+    shape = tuple(value["shape"])
+    check_shape(shape, name, file)
+    return Entry(name, value["dtype"], shape, file, start + begin, end - begin)
 
 
 class Reader:

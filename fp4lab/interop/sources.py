@@ -70,7 +70,7 @@ class Source:
             return self._reader[0].tensor(entry)
         if entry.dtype in DTYPES:
             return raw(entry).view(DTYPES[entry.dtype]).reshape(entry.shape)
-        return _dequantized(entry)
+        return _dequantized(entry) if entry.nbytes else torch.empty(entry.shape)
 
 
 def raw(entry: Entry) -> Tensor:

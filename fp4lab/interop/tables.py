@@ -7,6 +7,7 @@ from collections import Counter
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table
+from rich.text import Text
 
 from fp4lab.interop.inspecting import Inspection
 from fp4lab.interop.quantizing import Summary
@@ -70,7 +71,7 @@ def _weights(found: Inspection) -> Table:
     table = _table("quantized in the file", ("tensor", "shape", "format", "tensor scale", "value"))
     for row in found.weights:
         value = "" if row.tensor_scale is None else f"{row.tensor_scale:.6g}"
-        table.add_row(row.name, sizes(row.shape), row.format, row.direction, value)
+        table.add_row(Text(row.name), sizes(row.shape), row.format, row.direction, value)
     return table
 
 
@@ -82,7 +83,7 @@ def _errors(found: Inspection) -> Table:
     table = _table("in high precision", tuple(columns))
     for row in found.rows:
         spread = (number(row.amax), number(row.amax_over_rms), number(row.kurtosis))
-        cells = [row.name, sizes(row.shape), row.dtype, *spread]
+        cells: list[str | Text] = [Text(row.name), sizes(row.shape), row.dtype, *spread]
         for name in names:
             error = row.errors[name]
             parts = (percent(error.underflow), percent(error.saturation))

@@ -1,0 +1,166 @@
+"""`fp4lab quantize` and `fp4lab inspect` from their options to their output."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fp4lab import cli, interop
+from fp4lab.interop import command, progress
+from tests.interop.models import LINEAR, folder
+
+
+def test_quantize_prints_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = folder(tmp_path / "in"), tmp_path / "out"
+    words = ["quantize", str(source), str(out), "--format", "nvfp4"]
+    words += ["--layout", "compressed-tensors", "--keep", "*.down_proj", "--keep", "*.o_proj"]
+    assert cli.main([*words, "--json", str(tmp_path / "done.json")]) == 0
+    printed, err = capsys.readouterr()
+    assert err == ""
+    done = json.loads((tmp_path / "done.json").read_text())
+    lines = printed.splitlines()
+    assert lines[0] == f"quantized 5 of 12 tensors into {out}"
+    before, after = done["nbytes_before"], done["nbytes_after"]
+    assert (
+        lines[1]
+        == f"size: {before / 1e6:.2f} MB before, {after / 1e6:.2f} MB after ({before / after:.2f}x)"
+    )
+    assert f"SQNR of what was quantized: {done['sqnr_db']:.2f} dB; lowest:" in lines
+    assert "  --keep *.down_proj: model.layers.0.mlp.down_proj.weight" in lines
+    assert "  head: lm_head.weight" in lines
+    assert "tensor scales shared in 2 groups, such as:" in lines
+    assert [row["name"] for row in done["rows"]] == list(interop.read(source))
+    # what is done already is refused, in one line
+    assert cli.main(words) == 2
+    out_, err = capsys.readouterr()
+    assert (out_, err.count("\n")) == ("", 1)
+    assert err.startswith(f"fp4lab: out={str(out)!r} is there already; add --overwrite")
+    assert cli.main([*words, "--overwrite", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out) == done
+
+
+def test_inspect_prints_the_table_worst_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder(tmp_path / "in")
+    words = ["inspect", str(source), "--format", "nvfp4", "--format", "mxfp4"]
+    assert cli.main([*words, "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    values = [row["errors"]["nvfp4"]["sqnr_db"] for row in found["rows"]]
+    assert values == sorted(values)
+    assert cli.main([*words, "--json", str(tmp_path / "x" / "found.json")]) == 0
+    printed = capsys.readouterr().out
+    assert json.loads((tmp_path / "x" / "found.json").read_text()) == found
+    for row in found["rows"]:
+        line = next(line for line in printed.splitlines() if f" {row['name']} " in line)
+        assert f"{row['errors']['nvfp4']['sqnr_db']:.2f} dB" in line
+        assert f"{row['amax']:.4g}" in line
+    positions = [printed.index(f" {row['name']} ") for row in found["rows"]]
+    assert positions == sorted(positions)
+
+
+def test_inspect_says_what_a_quantized_file_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = folder(tmp_path / "in"), tmp_path / "out"
+    words = ["quantize", str(source), str(out), "--format", "nvfp4", "--layout", "modelopt"]
+    assert cli.main(words) == 0
+    capsys.readouterr()
+    assert cli.main(["inspect", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "layout modelopt: 7 nvfp4_modelopt (tensor scale: decode)" in printed
+    for name, shape in LINEAR.items():
+        line = next(line for line in printed.splitlines() if f" {name} " in line)
+        assert f"{shape[0]}x{shape[1]}" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["inspect", "none"], "path='none' is neither a file nor a folder"),
+        (["inspect", "in"], "is not quantized; add a format"),
+        (["inspect", "in", "--format", "nvpf4"], "did you mean 'nvfp4'?"),
+        (["inspect", "in", "--format", "nvfp4", "--sort", "x"], "see fp4lab inspect --help"),
+        (["inspect"], "see fp4lab inspect --help"),
+        (["quantize", "in", "out", "--format", "nvfp4"], "see fp4lab quantize --help"),
+        (
+            ["quantize", "in", "out", "--format", "nvfp4", "--layout", "awq"],
+            "see fp4lab quantize --help",
+        ),
+        (
+            ["quantize", "in", "out", "--format", "fp8_tensor_e4m3", "--layout", "modelopt"],
+            "has no place in modelopt",
+        ),
+        (["quantize", "none", "out", "--format", "nvfp4", "--layout", "gguf"], "source='none'"),
+        (
+            ["quantize", "in", "out", "--format", "nvfp4", "--layout", "modelopt", "--keep", "x"],
+            "keep='x' matches no tensor",
+        ),
+        (
+            ["quantize", "in", "out", "--format", "nvfp4", "--layout", "modelopt", "--keep", "a|"],
+            "has an empty part",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
+) -> None:
+    folder(tmp_path / "in")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("fp4lab: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_an_interrupt_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    folder(tmp_path / "in")
+    monkeypatch.setattr(command.quantizing, "quantize", interrupted)
+    words = ["quantize", str(tmp_path / "in"), "out", "--format", "nvfp4", "--layout", "modelopt"]
+    assert cli.main(words) == 130
+    assert capsys.readouterr().err == "fp4lab: interrupted; out is as it was\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
+    terminal, pipe, now = Terminal(), io.StringIO(), [0.0]
+    with progress.shown("quantize", 100, stream=terminal) as step:
+        step("a.weight", 60)
+        step("b.weight", 40)
+        step("", 0)
+    assert "quantize" in terminal.getvalue()
+    assert "100/100 bytes" in terminal.getvalue()
+    with progress.shown("quantize", 100, stream=pipe, clock=lambda: now[0]) as step:
+        for name in ("a.weight", "b.weight", "c.weight"):
+            step(name, 30)
+            now[0] += 6
+    assert pipe.getvalue() == "quantize: 60%, c.weight\n"
+
+
+def test_names_with_markup_are_shown_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_file({"[red]a[/red].weight": torch.randn(16, 64)}, tmp_path / "in.safetensors")
+    assert cli.main(["inspect", str(tmp_path / "in.safetensors"), "--format", "nvfp4"]) == 0
+    assert "[red]a[/red].weight" in capsys.readouterr().out
