@@ -122,7 +122,7 @@ def quantize(
     >>> save_file({"up.weight": torch.ones(32, 64), "up.bias": torch.ones(32)}, "in.safetensors")
     >>> done = quantize("in.safetensors", "out", format=fp4lab.formats.NVFP4, layout="modelopt")
     >>> [(row.name, row.kept) for row in done.rows]
-    [('up.weight', ''), ('up.bias', 'bias')]
+    [('up.bias', 'bias'), ('up.weight', '')]
     """
     expect("format", format, BlockFormat, "use one of fp4lab.formats, or formats.get(name)")
     how, target = layout_of_name(layout), Path(out)
