@@ -31,7 +31,15 @@ FORMATS = (
     "mxfp4_floor",
     "mxfp4_32x32",
     "mxfp8_e4m3",
+    "nvfp4_torchao",
+    "nvfp4_ggml",
+    "nvfp4_fouroversix",
+    "nvfp4_compressed_tensors_bf16",
+    "mxfp4_modelopt",
+    "mxfp4_ggml",
 )
+#: whose values have no tensor scale
+ONE_LEVEL = ("nvfp4_one_level", "nvfp4_ggml")
 EACH = [
     (layout, fmt)
     for layout in (CT, MO, "gguf", "fp4lab")
@@ -73,10 +81,13 @@ def test_what_is_written_is_read_and_written_again_bit_for_bit(
     assert torch.equal(back.scales, q.scales.repeat_interleave(side, 0))
     if layout == "fp4lab":
         assert back.equal(q)
-    elif name not in ("nvfp4_one_level",):
+    elif name not in ONE_LEVEL:
         # one division of float32 in q's direction, one in the other's, one product: 2^-24 each
         torch.testing.assert_close(back.dequantize(), q.dequantize(), rtol=6 * 2.0**-24, atol=0)
         assert float(back.dequantize().abs().max()) > 0
+    else:
+        # a tensor scale of 1 changes nothing
+        assert torch.equal(back.dequantize(), q.dequantize())
 
 
 @pytest.mark.parametrize(

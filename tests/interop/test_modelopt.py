@@ -113,6 +113,22 @@ def test_what_it_quantizes_is_read_bit_for_bit(tmp_path: Path, kind: str) -> Non
         )
 
 
+def test_a_file_in_its_arithmetic_is_the_one_that_it_would_write(tmp_path: Path) -> None:
+    x = random_tensor(64, 128, seed=2)
+    save_file({"a.weight": x}, tmp_path / "in.safetensors")
+    for name in ("nvfp4_modelopt", "mxfp4_modelopt"):
+        out, kind = tmp_path / name, name[:5]
+        fmt = formats.get(name)
+        interop.quantize(tmp_path / "in.safetensors", out, format=fmt, layout="modelopt")
+        found = load_file(out / "model.safetensors")
+        made, scales, *outer = tool(kind).quantize(x.clone(), 16 if kind == "nvfp4" else 32)
+        assert torch.equal(found["a.weight"], made._quantized_data)
+        scales = scales.view(torch.uint8).reshape(64, -1)
+        assert torch.equal(found["a.weight_scale"].view(torch.uint8), scales)
+        for scale in outer:
+            assert torch.equal(found["a.weight_scale_2"], scale)
+
+
 @pytest.mark.parametrize(
     ("name", "algorithm"),
     [("nvfp4", "W4A16_NVFP4"), ("mxfp4", "MXFP4"), ("mxfp8_e4m3", "MXFP8")],

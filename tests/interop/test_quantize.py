@@ -18,11 +18,12 @@ from fp4lab.interop.groups import fused
 from tests.interop.models import LAYER, LINEAR, OTHER, contents, folder, random_tensor, state
 
 FORMATS = ("nvfp4", "nvfp4_16x16", "nvfp4_rowwise", "nvfp4_4over6", "nvfp4_modelopt")
+TOOLS = ("nvfp4_torchao", "nvfp4_compressed_tensors_bf16", "nvfp4_fouroversix", "mxfp4_ggml")
 MORE = ("nvfp4_compressed_tensors", "mxfp4_floor", "mxfp8_e5m2", "fp8_tensor_e4m3", "fp8_row_e4m3")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("name", [*FORMATS, *MORE, "fp8_128x128_e4m3", "bf16"])
+@pytest.mark.parametrize("name", [*FORMATS, *MORE, *TOOLS, "fp8_128x128_e4m3", "bf16"])
 def test_a_file_is_quantized_as_its_tensors_are(
     tmp_path: Path, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
