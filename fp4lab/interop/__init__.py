@@ -1,9 +1,11 @@
 """Checkpoints of other tools: compressed-tensors, ModelOpt, GGUF, Hugging Face.
 
-    fp4lab.interop.quantize("model", "model-nvfp4", format=NVFP4, layout="compressed-tensors")
-    tensors = fp4lab.interop.read("model-nvfp4")        # a mapping; nothing is loaded yet
-    tensors["layers.0.mlp.up_proj.weight"]              # a QuantizedTensor
-    fp4lab.interop.write(tensors, "model.gguf", layout="gguf")
+    from fp4lab import formats, interop
+
+    interop.quantize("model", "small", format=formats.NVFP4, layout="compressed-tensors")
+    tensors = interop.read("small")             # a mapping; nothing is loaded yet
+    tensors["layers.0.mlp.up_proj.weight"]      # a QuantizedTensor
+    interop.write(tensors, "model.gguf", layout="gguf")
 
 Nothing in a file is run, and a model need not fit into memory: tensors are read one at a time, and
 written to their place at once. Left out: output in several files, layers stored in FP8 or integers,

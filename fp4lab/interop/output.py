@@ -185,14 +185,24 @@ def _texts(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """The files of a model that hold no weights; links are followed, as caches consist of them."""
+    """The files of a model that hold no weights.
+
+    Links are followed, as Hugging Face's cache consists of them: into its `blobs`, or the folder
+    itself, and nowhere else, for the copy of a private file could be passed on with the model.
+    """
     skipped = {INDEX, CONFIG, configs.HF_QUANT_CONFIG}
+    inside = (source.resolve(), source.resolve().parent.parent / "blobs")
     for path in sorted(source.rglob("*")):
         inner = path.relative_to(source)
         hidden = any(part.startswith(".") for part in inner.parts)
         weights = path.suffix in _OTHER_WEIGHTS or path.name.endswith(".index.json")
         if hidden or weights or str(inner) in skipped or not path.is_file():
             continue
+        if not any(place in path.resolve().parents for place in inside):
+            raise InputError(
+                f"{path} is a link to {path.resolve()}, outside of the model; put a copy in its "
+                "place, or delete it"
+            )
         (target / inner).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / inner)
 

@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,7 +47,10 @@ class Source:
     config: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, Key] | None = None
-    _reader: list[safetensors_files.Reader] = field(default_factory=list, repr=False)
+
+    @cached_property
+    def _reader(self) -> safetensors_files.Reader:
+        return safetensors_files.Reader(self.entries)
 
     @property
     def is_gguf(self) -> bool:
@@ -65,9 +69,7 @@ class Source:
             InputError: the file was cut short, or the gguf package is needed and missing.
         """
         if not self.is_gguf:
-            if not self._reader:
-                self._reader.append(safetensors_files.Reader(self.entries))
-            return self._reader[0].tensor(entry)
+            return self._reader.tensor(entry)
         if entry.dtype in DTYPES:
             return raw(entry).view(DTYPES[entry.dtype]).reshape(entry.shape)
         return _dequantized(entry) if entry.nbytes else torch.empty(entry.shape)

@@ -61,7 +61,7 @@ def state(dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:
 
 def folder(path: Path, tensors: dict[str, Tensor] | None = None) -> Path:
     """A model of Hugging Face with a tokenizer and a file of a subfolder."""
-    path.mkdir()
+    path.mkdir(parents=True)
     save_file(tensors or state(), path / "model.safetensors", metadata={"format": "pt"})
     (path / "config.json").write_text(json.dumps(CONFIG))
     (path / "tokenizer.json").write_text('{"version": "1.0"}')

@@ -134,6 +134,24 @@ def test_a_model_in_several_files_gives_the_bytes_of_one_in_one_file(tmp_path: P
     assert sorted(found[0]) == sorted(found[1])
 
 
+def test_links_are_followed_into_the_cache_and_nowhere_else(tmp_path: Path) -> None:
+    source = folder(tmp_path / "cache" / "snapshots" / "abc")
+    blobs = tmp_path / "cache" / "blobs"
+    blobs.mkdir()
+    for name in ("tokenizer.json", "config.json", "model.safetensors"):
+        (source / name).rename(blobs / name)
+        (source / name).symlink_to(f"../../blobs/{name}")
+    out = tmp_path / "out"
+    interop.quantize(source, out, format=formats.NVFP4, layout="modelopt")
+    assert (out / "tokenizer.json").read_bytes() == (blobs / "tokenizer.json").read_bytes()
+    assert not any(path.is_symlink() for path in out.rglob("*"))
+    (tmp_path / "secret").write_text("mine")
+    (source / "notes.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match=r"notes.txt is a link to .*secret, outside of the model"):
+        interop.quantize(source, tmp_path / "no", format=formats.NVFP4, layout="modelopt")
+    assert not (tmp_path / "no").exists()
+
+
 def test_patterns_keep_tensors_and_must_match(tmp_path: Path) -> None:
     source = folder(tmp_path / "model")
     keep = ["*.self_attn.*", f"{LAYER}.mlp.down_proj.weight", "*.mlp.up_proj"]
