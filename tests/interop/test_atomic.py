@@ -8,6 +8,8 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -115,10 +117,13 @@ def test_a_limit_of_the_file_system_is_told_in_one_line(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"in"}
 
 
-def started(tmp_path: Path, out: Path) -> subprocess.Popen[str]:
-    """A process that writes a large file and sleeps after half of it."""
+@contextmanager
+def started(tmp_path: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that writes a file and sleeps after half of it."""
     program = f"""
-import sys, time
+import signal, sys, time
+# ignored where the tests themselves run in the background of a shell
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from fp4lab import cli
 from fp4lab.interop import sink
 real, count = sink.Sink._pwrite, 0
@@ -136,18 +141,22 @@ sys.exit(cli.main(["quantize", {str(tmp_path / "in")!r}, {str(out)!r}, "--format
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "half\n"
-    return process
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "half\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def test_an_interrupt_says_130_and_leaves_nothing(tmp_path: Path) -> None:
     source, out = folder(tmp_path / "in"), tmp_path / "out"
     quantize(source, out, "modelopt")
     before = contents(tmp_path)
-    process = started(tmp_path, out)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    with started(tmp_path, out) as process:
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=50)
     assert process.returncode == 130
     assert err == f"fp4lab: interrupted; {out} is as it was\n"
     assert contents(tmp_path) == before
@@ -157,11 +166,12 @@ def test_what_a_killed_process_leaves_is_cleaned_by_the_next(tmp_path: Path) -> 
     source, out = folder(tmp_path / "in"), tmp_path / "out"
     quantize(source, out, "modelopt")
     before = contents(out)
-    process = started(tmp_path, out)
-    with pytest.raises(InputError, match="is being written by another process; wait for its end"):
+    with (
+        started(tmp_path, out) as process,
+        pytest.raises(InputError, match="is being written by another process; wait for its end"),
+    ):
         quantize(source, out, "modelopt", overwrite=True)
-    process.kill()
-    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
     assert contents(out) == before
     left = {path.name for path in tmp_path.iterdir()} - {"in", "out"}
     assert left == {f".out.{process.pid}.tmp"}
