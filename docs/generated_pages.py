@@ -39,8 +39,6 @@ ROOMS = (
     *("formats", "functional", "tensor", "recipes", "nn", "models", "data", "optim"),
     *("instruments", "train", "studies", "report"),
 )
-#: public names of a module that has no `__all__`
-NAMES = {"fp4lab.tensor": ["QuantizedTensor", "load", "save"]}
 COLUMNS = "100"
 
 
@@ -108,7 +106,7 @@ def _shown(words: list[str]) -> str:
 
 def public(module: ModuleType) -> dict[str, Any]:
     """The public names of a module and what they are, without its rooms."""
-    names = NAMES.get(module.__name__) or module.__all__
+    names = module.__all__
     things = {name: getattr(module, name) for name in names}
     return {name: thing for name, thing in things.items() if not inspect.ismodule(thing)}
 

@@ -4,7 +4,7 @@ if __name__ != "fp4lab.kernels":
     # Libraries look whether another package of this name is installed, and find this folder from a
     # checkout's root. To them it looks like a folder without a package; whoever uses it is told.
     __file__ = None  # type: ignore[assignment]
-    __path__: list[str] = []
+    __path__ = []
 
     def __getattr__(name: str) -> object:
         if name.startswith("__"):

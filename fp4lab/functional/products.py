@@ -14,7 +14,8 @@ from fp4lab.functional.arguments import check_float
 from fp4lab.kernels import ops
 from fp4lab.kernels.matmul.dispatch import has_bf16
 from fp4lab.kernels.matmul.reference import check_row_counts, epilogue_alpha
-from fp4lab.tensor import QuantizedTensor, check_result
+from fp4lab.tensor import QuantizedTensor
+from fp4lab.tensor.quantized import check_result
 
 Accumulate: TypeAlias = Literal["exact", "fast"]
 

@@ -20,9 +20,9 @@ from fp4lab.interop.layouts import LayoutName, scale_name
 from fp4lab.interop.output import Form
 from fp4lab.interop.sources import Source, open_source, raw
 from fp4lab.interop.stored import STORAGES, Part, Storage, decoded
-from fp4lab.tensor import (
+from fp4lab.tensor import QuantizedTensor
+from fp4lab.tensor.files import (
     FILE_CONVENTION,
-    QuantizedTensor,
     described_format,
     read_descriptions,
     restored,

@@ -22,7 +22,8 @@ from fp4lab.interop.stored import (
     row_scales,
 )
 from fp4lab.kernels.quantize import reference
-from fp4lab.tensor import QuantizedTensor, stored_names
+from fp4lab.tensor import QuantizedTensor
+from fp4lab.tensor.files import stored_names
 
 LayoutName: TypeAlias = Literal["compressed-tensors", "modelopt", "gguf", "fp4lab"]
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)

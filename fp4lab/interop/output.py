@@ -19,7 +19,7 @@ from fp4lab.interop.layouts import Layout, LayoutName, matrix_of
 from fp4lab.interop.sink import Sink, Slot, gguf_sink, safetensors_sink
 from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, Source
 from fp4lab.interop.stored import kind_of
-from fp4lab.tensor import FILE_CONVENTION, description
+from fp4lab.tensor.files import FILE_CONVENTION, description
 
 WEIGHTS = "model.safetensors"
 #: files of a model's folder that hold weights, which are not copied

@@ -27,7 +27,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fp4lab.errors import InputError
-from fp4lab.tensor import write_file
+from fp4lab.tensor.files import write_file
 from fp4lab.train.files import read_record, sha256, sync, write_json
 
 VERSION = 1
