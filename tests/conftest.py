@@ -13,8 +13,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import hypothesis
 import numpy as np
@@ -92,6 +94,22 @@ def broken() -> Callable[[str], Iterator[str]]:
             yield json.dumps({**table, key: [["x"]]})
 
     return damages
+
+
+@pytest.fixture
+def small_disk() -> Callable[[int], AbstractContextManager[None]]:
+    """No file of this process may grow beyond so many bytes: a full disk, with another number."""
+
+    @contextmanager
+    def limit(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limit
 
 
 @pytest.fixture(autouse=True)

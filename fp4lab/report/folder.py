@@ -22,7 +22,7 @@ from fp4lab.recipes import Recipe, read
 from fp4lab.report.curves import Curve, read_curve
 from fp4lab.report.differences import RunFacts, is_run, read_run
 from fp4lab.report.summary import Summary
-from fp4lab.train.files import read_record, write_json
+from fp4lab.specs.files import read_record, write_json
 from fp4lab.train.folder import CONVERSION, METRICS, RECIPE
 
 SUMMARY = "summary.json"

@@ -15,7 +15,7 @@ from fp4lab.report.folder import REPORT, Findings, read_findings
 from fp4lab.report.opening import opening, unreached
 from fp4lab.report.summary import Summary
 from fp4lab.report.svg import inline_svg
-from fp4lab.train.files import write_text
+from fp4lab.specs.files import write_text
 
 DIFF_LINES = 8
 #: the section of the facts that says which settings were chosen

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import stdev
 
 from fp4lab.errors import InputError
-from fp4lab.train.files import read_record, write_json
+from fp4lab.specs.files import read_record, write_json
 
 SCHEMA_VERSION = 1
 BASELINE = "baseline"

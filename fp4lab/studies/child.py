@@ -21,7 +21,7 @@ from typing import IO
 import torch
 
 from fp4lab.errors import InputError, describe
-from fp4lab.train.files import write_json
+from fp4lab.specs.files import write_json
 
 PROCESS_NAME = "fp4lab run"
 #: exit code of a run that SIGTERM or Ctrl-C stopped between two steps, its checkpoint saved

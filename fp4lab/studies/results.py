@@ -13,12 +13,12 @@ from fp4lab import report
 from fp4lab.report.differences import read_run, warnings
 from fp4lab.report.folder import ERRORS, SUMMARY, ComparisonRecord, write_errors
 from fp4lab.report.summary import Failure
+from fp4lab.specs.files import read_record, write_json
 from fp4lab.studies.child import Job
 from fp4lab.studies.plan import Comparison, Plan
 from fp4lab.studies.run import Measures, RecipeRun, read_finished
 from fp4lab.studies.summarize import Finished, summarize
 from fp4lab.studies.timing import StepTime, expected_seconds, time_recipes
-from fp4lab.train.files import read_record, write_json
 from fp4lab.train.folder import RESULT, FitResult
 
 TIMING = "timing.json"

@@ -19,11 +19,11 @@ from fp4lab.instruments.error_rows import LayerErrors
 from fp4lab.instruments.gemm_errors import gemm_errors
 from fp4lab.recipes import Recipe
 from fp4lab.report.curves import read_curve
+from fp4lab.specs.files import read_record, remove_leftovers, write_json
 from fp4lab.studies.summarize import Finished
 from fp4lab.train.checkpoint import available
 from fp4lab.train.config import FitConfig
 from fp4lab.train.evaluation import restored
-from fp4lab.train.files import read_record, remove_leftovers, write_json
 from fp4lab.train.folder import CHECKPOINTS, METRICS, FitResult
 from fp4lab.train.forward import reproducible
 from fp4lab.train.loop import fit

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from fp4lab.kernels.native import library
 from fp4lab.report.folder import LOGS, RUNS, run_folder
+from fp4lab.specs.lock import only_one
 from fp4lab.studies.child import Job, unpicklable
 from fp4lab.studies.plan import Comparison, Plan
 from fp4lab.studies.progress import RunsProgress
@@ -28,7 +29,6 @@ from fp4lab.studies.run import RecipeRun
 from fp4lab.studies.runner import run_here, run_jobs
 from fp4lab.studies.study_folder import open_folder
 from fp4lab.train.config import RunConfig
-from fp4lab.train.lock import only_one
 
 
 def run_study(plan: Plan, *, console: Console) -> Comparison:

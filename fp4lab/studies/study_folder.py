@@ -8,9 +8,9 @@ from rich.console import Console
 
 from fp4lab.errors import InputError
 from fp4lab.report.folder import COMPARISON, LOGS, ComparisonRecord
+from fp4lab.specs.files import remove_leftovers, strangers
+from fp4lab.specs.lock import LOCK
 from fp4lab.studies.plan import Plan
-from fp4lab.train.files import remove_leftovers, strangers
-from fp4lab.train.lock import LOCK
 
 
 def open_folder(plan: Plan, console: Console) -> int:

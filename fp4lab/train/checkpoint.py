@@ -27,8 +27,8 @@ from pathlib import Path
 from torch import Tensor
 
 from fp4lab.errors import InputError
+from fp4lab.specs.files import read_record, sha256, sync, write_json
 from fp4lab.tensor.files import write_file
-from fp4lab.train.files import read_record, sha256, sync, write_json
 
 VERSION = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")

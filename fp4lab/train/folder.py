@@ -7,7 +7,7 @@ environment.json   hashes of the above, the data, versions, machine, git revisio
 metrics.jsonl      one line an event, see train/metrics.py
 checkpoints/       see train/checkpoint.py
 result.json        written at the end
-.lock              locked while a process trains, see train/lock.py
+.lock              locked while a process trains, see specs/lock.py
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 from fp4lab.errors import InputError
 from fp4lab.nn import ConversionReport
 from fp4lab.recipes import Recipe
+from fp4lab.specs.files import read_record, remove_leftovers, strangers, write_json, write_text
+from fp4lab.specs.lock import LOCK
 from fp4lab.train import toml
 from fp4lab.train.config import FitConfig, differences
-from fp4lab.train.files import read_record, remove_leftovers, strangers, write_json, write_text
-from fp4lab.train.lock import LOCK
 
 CONFIG = "config.toml"
 RECIPE = "recipe.toml"

@@ -15,6 +15,7 @@ from pathlib import Path
 from fp4lab.errors import NonFiniteError
 from fp4lab.instruments.nonfinite import CURE, describe
 from fp4lab.recipes import Recipe
+from fp4lab.specs.lock import only_one
 from fp4lab.train import checkpoint as checkpoints
 from fp4lab.train import environment, metrics
 from fp4lab.train import folder as folders
@@ -24,7 +25,6 @@ from fp4lab.train.evaluation import eval_event
 from fp4lab.train.folder import CHECKPOINTS, METRICS, TENSORBOARD, FitResult, RunRecord
 from fp4lab.train.forward import Forward, reproducible
 from fp4lab.train.listeners import tensorboard
-from fp4lab.train.lock import only_one
 from fp4lab.train.metrics import Event, MetricsFile
 from fp4lab.train.stop import StopRequest
 from fp4lab.train.task import MeasuredTask, Task

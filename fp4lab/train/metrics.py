@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fp4lab.train.files import naming, write_text
+from fp4lab.specs.files import naming, write_text
 
 Event = dict[str, Any]
 TIMING = ("step_time", "tokens_per_second", "mfu")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,19 +89,3 @@ def lines() -> Callable[[Path], list[Event]]:
         return [{k: v for k, v in event.items() if k not in TIMING} for event in events]
 
     return untimed
-
-
-@pytest.fixture
-def small_disk() -> Callable[[int], AbstractContextManager[None]]:
-    """No file of this process may grow beyond so many bytes: a full disk, with another number."""
-
-    @contextmanager
-    def limit(size: int) -> Iterator[None]:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    return limit

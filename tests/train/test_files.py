@@ -1,8 +1,7 @@
-"""Files are whole or absent, and are named when the disk is full or they are damaged."""
+"""The files of a run are named when the disk is full or they are damaged."""
 
 from __future__ import annotations
 
-import doctest
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,28 +11,13 @@ from typing import Any
 import pytest
 
 from fp4lab.errors import InputError
-from fp4lab.train import FitConfig, evaluate, files, fit
+from fp4lab.specs import files
+from fp4lab.train import FitConfig, evaluate, fit
 from fp4lab.train.checkpoint import DamagedCheckpointError
 from fp4lab.train.metrics import MetricsFile
 
 Broken = Callable[[str], Iterator[str]]
 SmallDisk = Callable[[int], AbstractContextManager[None]]
-
-
-def test_docstring_examples() -> None:
-    assert doctest.testmod(files).failed == 0
-
-
-def test_a_disk_that_is_full_leaves_the_old_file_and_is_named(
-    tmp_path: Path, small_disk: SmallDisk
-) -> None:
-    path = tmp_path / "result.json"
-    files.write_text(path, "old")
-    with small_disk(100), pytest.raises(OSError, match="File too large") as caught:
-        files.write_text(path, "x" * 1000)
-    assert caught.value.filename == str(path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
-    assert path.read_text() == "old"
 
 
 def test_metrics_name_their_file_when_the_disk_is_full(
@@ -45,16 +29,6 @@ def test_metrics_name_their_file_when_the_disk_is_full(
             with pytest.raises(OSError, match="File too large") as caught:
                 write()
             assert caught.value.filename == str(tmp_path / "metrics.jsonl")
-
-
-def test_only_leftovers_are_removed(tmp_path: Path) -> None:
-    kept = [".lock", ".notes.tmp", "a.1.tmp", "result.json"]
-    for name in [*kept, ".result.json.7.tmp", ".result.json.123.tmp"]:
-        (tmp_path / name).touch()
-    (tmp_path / ".folder.1.tmp").mkdir()
-    files.remove_leftovers(tmp_path)
-    files.remove_leftovers(tmp_path / "absent")
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*kept, ".folder.1.tmp"])
 
 
 def assert_one_line(error: pytest.ExceptionInfo[InputError], path: Path, cure: str) -> None:

@@ -1,0 +1,40 @@
+"""Files are whole or absent, and are named when the disk is full."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from fp4lab.specs import files
+
+SmallDisk = Callable[[int], AbstractContextManager[None]]
+
+
+def test_docstring_examples() -> None:
+    assert doctest.testmod(files).failed == 0
+
+
+def test_a_disk_that_is_full_leaves_the_old_file_and_is_named(
+    tmp_path: Path, small_disk: SmallDisk
+) -> None:
+    path = tmp_path / "result.json"
+    files.write_text(path, "old")
+    with small_disk(100), pytest.raises(OSError, match="File too large") as caught:
+        files.write_text(path, "x" * 1000)
+    assert caught.value.filename == str(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+    assert path.read_text() == "old"
+
+
+def test_only_leftovers_are_removed(tmp_path: Path) -> None:
+    kept = [".lock", ".notes.tmp", "a.1.tmp", "result.json"]
+    for name in [*kept, ".result.json.7.tmp", ".result.json.123.tmp"]:
+        (tmp_path / name).touch()
+    (tmp_path / ".folder.1.tmp").mkdir()
+    files.remove_leftovers(tmp_path)
+    files.remove_leftovers(tmp_path / "absent")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*kept, ".folder.1.tmp"])
