@@ -108,7 +108,9 @@ def parse(
 def compare(words: list[str]) -> int:
     """Compare recipes on one model."""
     from fp4lab.studies import command
+    from fp4lab.train.command import with_project
 
+    words = with_project(words)
     return command.compare(parse("compare", command.CompareArguments, words))
 
 
@@ -116,15 +118,35 @@ def train(words: list[str]) -> int:
     """Train a language model, or go on with the run in its folder."""
     from fp4lab.train import command
 
+    words = command.with_project(words)
     default = command.TrainArguments.before(words)
     return command.train(parse("train", command.TrainArguments, words, default=default))
 
 
 def evaluate(words: list[str]) -> int:
-    """Report the held-out loss of a checkpoint."""
+    """Report the loss of a checkpoint on held-out or other text."""
     from fp4lab.train import command
 
     return command.evaluate(parse("eval", command.EvalArguments, words))
+
+
+def generate(words: list[str]) -> int:
+    """Continue a text with a trained model."""
+    from fp4lab.train import command
+
+    return command.generate(parse("generate", command.GenerateArguments, words))
+
+
+def data(words: list[str]) -> int:
+    """Prepare text for training."""
+    if not words or words[0] in {"-h", "--help"}:
+        print("usage: fp4lab data prepare SOURCE --out SHARDS; see fp4lab data prepare --help")
+        return OK if words else BAD_INPUT
+    if words[0] != "prepare":
+        raise unknown("data command", words[0], ["prepare"])
+    from fp4lab.data import command
+
+    return command.prepare(parse("data prepare", command.PrepareArguments, words[1:]))
 
 
 def report(words: list[str]) -> int:
@@ -173,7 +195,9 @@ def inspect(words: list[str]) -> int:
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "compare": (compare, "train one model under several recipes and report the gaps"),
     "train": (train, "train a language model under a precision recipe"),
-    "eval": (evaluate, "the held-out loss of a checkpoint"),
+    "eval": (evaluate, "the loss of a checkpoint on held-out or other text"),
+    "generate": (generate, "continue a text with a trained language model"),
+    "data": (data, "prepare text of any size for training: fp4lab data prepare"),
     "report": (report, "draw the report of a comparison again"),
     "diff": (diff, "what differs between two runs: config, recipe, data, environment, losses"),
     "bench": (bench, "measure the operators here against a copy, a matmul and other packages"),

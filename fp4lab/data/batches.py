@@ -1,6 +1,6 @@
-"""Batches of byte tokens, each a pure function of (seed, index).
+"""Batches of tokens, each a pure function of (seed, index).
 
-An epoch cuts the training bytes into windows of `sequence_length` targets that do not overlap,
+An epoch cuts the training tokens into windows of `sequence_length` targets that do not overlap,
 beginning at an offset drawn for that epoch, and shows every window once in an order drawn for that
 epoch. So a run that resumes at step n, or a rank that takes every r-th batch, needs no state, and
 windows of different epochs are cut at different places.
@@ -22,25 +22,32 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fp4lab.data.corpus import Bytes, Corpus, split
+from fp4lab.data.corpus import Bytes, Corpus, Split, split
+from fp4lab.data.shards import MappedSplit, MappedTokens, Shards
+from fp4lab.data.tokenizer import Tokens
 from fp4lab.errors import InputError
 
 Batch = tuple[Tensor, Tensor]
 Indices = npt.NDArray[np.int64]
 
+HELD_OUT = 0.05
+"""The part of a text that is held out by default."""
 VALIDATION_TOKENS = 49_152
 """How many tokens `TokenBatches.validation` gives by default."""
 
 
 class TokenBatches:
-    """Training and validation batches of one corpus, as (tokens_BT, targets_BT) int64 pairs.
+    """Training and validation batches of one text, as (tokens_BT, targets_BT) int64 pairs.
 
-    `targets_BT[b, t]` is the byte that follows `tokens_BT[b, t]`. About `validation_fraction` of
-    the bytes are held out, by whole files where possible: attribute `split` says which, function
-    `split` how. `windows_per_epoch` windows make one pass over the training bytes, and there are
-    `validation_windows` held-out ones.
+    `targets_BT[b, t]` is the token that follows `tokens_BT[b, t]`; tokens of a corpus are its
+    bytes. About `validation_fraction` of the bytes are held out, by whole files where possible:
+    attribute `split` says which, function `split` how. Shards have their own held-out part, which
+    the default takes. `windows_per_epoch` windows make one pass over the training tokens, and there
+    are `validation_windows` held-out ones. Of shards only what a batch needs is read; the order of
+    an epoch takes 8 bytes a window.
 
-    Raises `InputError` if either part is too small for the sequence length and the batch size.
+    Raises `InputError` if either part is too small for the sequence length and the batch size, and
+    for another fraction than that of the shards.
 
     >>> corpus = Corpus.from_files("numbers", [("a.txt", bytes(range(250)))])
     >>> data = TokenBatches(corpus, sequence_length=8, batch_size=2)
@@ -49,16 +56,14 @@ class TokenBatches:
     (torch.Size([2, 8]), True)
     """
 
-    tokens_per_byte = 1.0
-
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Corpus | Shards,
         *,
         sequence_length: int,
         batch_size: int,
         seed: int = 0,
-        validation_fraction: float = 0.05,
+        validation_fraction: float = HELD_OUT,
     ) -> None:
         for argument, value in (("sequence_length", sequence_length), ("batch_size", batch_size)):
             if value < 1:
@@ -69,14 +74,15 @@ class TokenBatches:
         self.sequence_length = sequence_length
         self.batch_size = batch_size
         self.seed = seed
-        self.split = split(corpus, validation_fraction)
+        self.split = _split(corpus, validation_fraction)
+        self.tokens_per_byte = 1.0 if isinstance(corpus, Corpus) else corpus.tokens_per_byte
         # One window fewer than fit at offset 0: that many fit at every offset.
         self.windows_per_epoch = len(self.split.train) // sequence_length - 1
         self.validation_windows = (len(self.split.validation) - 1) // sequence_length
         if self.windows_per_epoch < batch_size or self.validation_windows < 1:
             raise InputError(
                 f"corpus {corpus.name!r} is too small: its {len(self.split.train)} training and "
-                f"{len(self.split.validation)} held-out bytes must hold {batch_size + 1} and 1 "
+                f"{len(self.split.validation)} held-out tokens must hold {batch_size + 1} and 1 "
                 f"windows of sequence_length={sequence_length}; give more text or lower "
                 "sequence_length or batch_size"
             )
@@ -95,7 +101,7 @@ class TokenBatches:
         return int(draws[place])
 
     def validation(self, num_windows: int | None = None) -> list[Batch]:
-        """The same batches at every call: windows spread evenly over the held-out bytes.
+        """The same batches at every call: windows spread evenly over the held-out tokens.
 
         They do not overlap. By default as many as make 49,152 tokens or, if there are fewer, as
         there are; a number is exact, and an `InputError` if it is more than there are. All batches
@@ -108,27 +114,50 @@ class TokenBatches:
         if not 1 <= num_windows <= available:
             raise InputError(
                 f"num_windows={num_windows} must be 1 to {available}, the windows of "
-                f"{self.sequence_length} that the {len(self.split.validation)} held-out bytes hold"
+                f"{self.sequence_length} that the {len(self.split.validation)} held-out tokens hold"
             )
         if num_windows > self.batch_size:
             num_windows -= num_windows % self.batch_size
-        last = len(self.split.validation) - 1 - self.sequence_length
-        starts = np.arange(num_windows) * last // max(1, num_windows - 1)
+        starts = spread(num_windows, len(self.split.validation), self.sequence_length)
         rows = range(0, num_windows, self.batch_size)
         return [
             self._windows(self.split.validation, starts[row : row + self.batch_size])
             for row in rows
         ]
 
-    def _windows(self, data: Bytes, starts: Indices) -> Batch:
-        window = data[starts[:, None] + np.arange(self.sequence_length + 1)]
-        tokens = torch.from_numpy(window.astype(np.int64))
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    def _windows(self, data: Bytes | MappedTokens, starts: Indices) -> Batch:
+        return windows(data, starts, self.sequence_length)
+
+
+def windows(data: Tokens | MappedTokens, starts: Indices, length: int) -> Batch:
+    """(tokens_BT, targets_BT) of the windows that begin at `starts`."""
+    window = data[starts[:, None] + np.arange(length + 1)]
+    tokens = torch.from_numpy(window.astype(np.int64))
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def spread(num_windows: int, num_tokens: int, length: int) -> Indices:
+    """Where windows begin that are spread evenly, from the first token to the last."""
+    last = num_tokens - 1 - length
+    starts: Indices = np.arange(num_windows) * last // max(1, num_windows - 1)
+    return starts
+
+
+def _split(text: Corpus | Shards, fraction: float) -> Split | MappedSplit:
+    if isinstance(text, Corpus):
+        return split(text, fraction)
+    theirs = text.index.plan.validation_fraction
+    if fraction not in {HELD_OUT, theirs}:
+        raise InputError(
+            f"validation_fraction={fraction} is not that of the shards in {text.folder}, {theirs}, "
+            "which they were prepared with; leave it out, or prepare others"
+        )
+    return text.split()
 
 
 @lru_cache(maxsize=4)
 def _epoch(seed: int, epoch: int, windows: int, length: int) -> Indices:
-    """The first byte of every window of an epoch, in the order of that epoch."""
+    """The first token of every window of an epoch, in the order of that epoch."""
     raw = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(windows + 1)
     offset = int(raw[0] % np.uint64(length))
     order = np.argsort(raw[1:], kind="stable")

@@ -7,7 +7,7 @@ models and vocabularies.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,38 +103,74 @@ class Split:
 def split(corpus: Corpus, fraction: float) -> Split:
     """Hold out about `fraction` of the bytes, by whole files where the files allow it.
 
-    Files are put in the order of the SHA-256 of their names, an arbitrary order that depends on
-    nothing else, and the last ones are held out. The border moves to the nearest edge between two
-    files if that leaves between half and twice the fraction; then no file is in both parts.
-    Otherwise (a single file, a few large ones) one file is cut, its end is held out, and
-    `cut_file` says so: its two parts share their style and their subject, which makes the held-out
-    loss look better than it is. `InputError` unless 0 < fraction <= 0.5.
+    `Cut` says how; its errors are those of this.
 
     >>> files = [("a.txt", b"a" * 90), ("b.txt", b"b" * 10)]
     >>> split(Corpus.from_files("two", files), 0.1).held_out
     ('b.txt',)
     """
-    if not 0 < fraction <= 0.5:
-        raise InputError(
-            f"validation_fraction={fraction!r} is outside (0, 0.5]; give a part such as 0.05"
-        )
-    ends = np.cumsum([file.num_bytes for file in corpus.files])
-    order = sorted(range(len(corpus.files)), key=lambda index: _name_hash(corpus.files[index]))
-    data = np.concatenate(
-        [corpus.data[ends[i] - corpus.files[i].num_bytes : ends[i]] for i in order]
+    cut = Cut.of(corpus.files, fraction)
+    ends = dict(
+        zip(corpus.files, np.cumsum([file.num_bytes for file in corpus.files]), strict=True)
     )
-    starts = np.cumsum([0] + [corpus.files[i].num_bytes for i in order])[:-1]
-
-    border = len(data) - round(len(data) * fraction)
-    edge = int(starts[np.argmin(np.abs(starts - border))])
-    if fraction / 2 <= 1 - edge / len(data) <= min(2 * fraction, 0.5):
-        border = edge
-    first = int(np.searchsorted(starts, border))
-    names = [corpus.files[i].name for i in order]
-    cut = names[first - 1] if first == len(starts) or starts[first] != border else None
-    held_out = ([cut] if cut is not None else []) + names[first:]
+    data = np.concatenate(
+        [corpus.data[ends[file] - file.num_bytes : ends[file]] for file in cut.files]
+    )
     data.flags.writeable = False
-    return Split(data[:border], data[border:], tuple(held_out), cut)
+    return Split(data[: cut.border], data[cut.border :], cut.held_out, cut.cut_file)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The files of a text in the order of the split, and the byte where the held-out part begins.
+
+    The order is that of the SHA-256 of the names, an arbitrary order that depends on nothing else,
+    and the last files are held out. The border moves to the nearest edge between two files if that
+    leaves between half and twice the fraction; then no file is in both parts. Otherwise (a single
+    file, a few large ones) one file is cut, its end is held out, and `cut_file` says so: its two
+    parts share their style and their subject, which makes the held-out loss look better than it is.
+    """
+
+    files: tuple[TextFile, ...]
+    border: int
+
+    @classmethod
+    def of(cls, files: Sequence[TextFile], fraction: float) -> Cut:
+        """Where to cut; `InputError` unless 0 < fraction <= 0.5."""
+        if not 0 < fraction <= 0.5:
+            raise InputError(
+                f"validation_fraction={fraction!r} is outside (0, 0.5]; give a part such as 0.05"
+            )
+        ordered = tuple(sorted(files, key=_name_hash))
+        starts, total = _starts(ordered), sum(file.num_bytes for file in ordered)
+        border = total - round(total * fraction)
+        edge = int(starts[np.argmin(np.abs(starts - border))])
+        if fraction / 2 <= 1 - edge / total <= min(2 * fraction, 0.5):
+            border = edge
+        return cls(ordered, border)
+
+    @property
+    def first(self) -> int:
+        """Index of the first file that begins in the held-out part."""
+        return int(np.searchsorted(_starts(self.files), self.border))
+
+    @property
+    def cut_file(self) -> str | None:
+        """The file that begins in the training part and ends in the held-out one, if one does."""
+        first, starts = self.first, _starts(self.files)
+        whole = first < len(starts) and starts[first] == self.border
+        return None if whole else self.files[first - 1].name
+
+    @property
+    def held_out(self) -> tuple[str, ...]:
+        """Names of the files of the held-out part."""
+        names = tuple(file.name for file in self.files[self.first :])
+        return names if self.cut_file is None else (self.cut_file, *names)
+
+
+def _starts(files: Sequence[TextFile]) -> npt.NDArray[np.int64]:
+    """The byte at which every file begins."""
+    return np.cumsum([0] + [file.num_bytes for file in files], dtype=np.int64)[:-1]
 
 
 def _name_hash(file: TextFile) -> bytes:

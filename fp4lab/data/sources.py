@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from fp4lab.data.corpus import Corpus
@@ -17,70 +18,100 @@ TEXT_SUFFIXES = frozenset(
 """Suffixes, in lower case, that `folder` takes for text."""
 
 
-def load(source: str) -> Corpus:
-    """The corpus that `source` names: "stdlib", or the path of a folder or a file.
+@dataclass(frozen=True)
+class Source:
+    """Where the files of a text lie, as (name, path) in a fixed order; nothing is read yet.
 
-    A folder that is itself called stdlib is "./stdlib". Errors as `standard_library` and `folder`.
+    >>> _ = Path("notes.txt").write_bytes(b"Some text.")
+    >>> find("notes.txt").files
+    (('notes.txt', PosixPath('notes.txt')),)
+    """
+
+    name: str
+    files: tuple[tuple[str, Path], ...]
+
+    def read(self) -> Corpus:
+        """All of it, in memory."""
+        return Corpus.from_files(
+            self.name, ((name, path.read_bytes()) for name, path in self.files)
+        )
+
+
+def find(source: str) -> Source:
+    """The files that `source` names: "stdlib", or the path of a folder or a file.
+
+    A folder that is itself called stdlib is "./stdlib". In a folder: recursively, in the order of
+    their relative paths (code points, "/" between parts), every file whose suffix is in
+    `TEXT_SUFFIXES`; hidden files and folders (.git, .venv) and linked folders are passed over. A
+    single file may have any name. `InputError` if the path does not exist or holds no text file, or
+    if the standard library's source is not there, as in a Python that ships only bytecode.
+
+    >>> Path("texts").mkdir()
+    >>> _ = Path("texts/a.md").write_bytes(b"Text."), Path("texts/b.bin").write_bytes(b"no text")
+    >>> find("texts").files
+    (('a.md', PosixPath('texts/a.md')),)
+    """
+    if source == "stdlib":
+        root = Path(sysconfig.get_paths()["stdlib"])
+        return Source("stdlib", tuple((name, _module_source(root, name)) for name in MODULES))
+    root = Path(source)
+    if root.is_file():
+        return Source(source, ((root.name, root),))
+    if not root.is_dir():
+        raise InputError(
+            f"source={source!r} is no folder or file; give an existing path, or 'stdlib'"
+        )
+    names = sorted(_text_files(root))
+    if not names:
+        raise InputError(
+            f"source={source!r} holds no text file; text is what ends in "
+            f"{' '.join(sorted(TEXT_SUFFIXES))}, and a single file may have any name"
+        )
+    return Source(source, tuple((name, root / name) for name in names))
+
+
+def load(source: str) -> Corpus:
+    """The corpus that `source` names, in memory; see `find` for what it may be, and its errors.
 
     >>> _ = Path("notes.txt").write_bytes(b"Some text.")
     >>> load("notes.txt")
     Corpus(name='notes.txt', num_bytes=10, files=1)
     """
-    return standard_library() if source == "stdlib" else folder(source)
+    return find(source).read()
 
 
 def standard_library() -> Corpus:
     """The source of the running Python's standard library, by the fixed list `MODULES`.
 
-    About 6.6 million bytes of English and code on any machine without a download. `InputError` if a
-    module's source is not there, as in a Python that ships only bytecode.
+    About 6.6 million bytes of English and code on any machine without a download. Errors as `find`.
 
     >>> standard_library().name
     'stdlib'
     """
-    root = Path(sysconfig.get_paths()["stdlib"])
-    return Corpus.from_files("stdlib", ((name, _module_source(root, name)) for name in MODULES))
+    return load("stdlib")
 
 
-def _module_source(root: Path, module: str) -> bytes:
+def folder(path: str | Path) -> Corpus:
+    """All text files below a folder, or one file of any name; see `find`.
+
+    >>> Path("more").mkdir()
+    >>> _ = Path("more/a.md").write_bytes(b"Text."), Path("more/b.bin").write_bytes(b"no text")
+    >>> folder("more")
+    Corpus(name='more', num_bytes=5, files=1)
+    """
+    return load(f"./{path}" if str(path) == "stdlib" else str(path))
+
+
+def _module_source(root: Path, module: str) -> Path:
     # By path, not by importlib.util.find_spec: that would import every parent package.
     stem = root.joinpath(*module.split("."))
     for path in (stem.with_name(stem.name + ".py"), stem / "__init__.py"):
         if path.is_file():
-            return path.read_bytes()
+            return path
     raise InputError(
         f"source='stdlib': module {module!r} has no source below {root}; "
         "use a Python with its standard library's source, or name a folder of text"
     )
-
-
-def folder(path: str | Path) -> Corpus:
-    """All text files below a folder, or one file of any name.
-
-    In a folder: recursively, in the order of their relative paths (code points, "/" between parts),
-    every file whose suffix is in `TEXT_SUFFIXES`; hidden files and folders (.git, .venv) and linked
-    folders are passed over. Everything is read into memory. `InputError` if the path does not exist
-    or holds no text.
-
-    >>> Path("texts").mkdir()
-    >>> _ = Path("texts/a.md").write_bytes(b"Text."), Path("texts/b.bin").write_bytes(b"no text")
-    >>> folder("texts")
-    Corpus(name='texts', num_bytes=5, files=1)
-    """
-    root = Path(path)
-    if root.is_file():
-        return Corpus.from_files(str(path), [(root.name, root.read_bytes())])
-    if not root.is_dir():
-        raise InputError(
-            f"source={str(path)!r} is no folder or file; give an existing path, or 'stdlib'"
-        )
-    names = sorted(_text_files(root))
-    if not names:
-        raise InputError(
-            f"source={str(path)!r} holds no text file; text is what ends in "
-            f"{' '.join(sorted(TEXT_SUFFIXES))}, and a single file may have any name"
-        )
-    return Corpus.from_files(str(path), ((name, (root / name).read_bytes()) for name in names))
 
 
 def _text_files(root: Path) -> Iterator[str]:

@@ -45,7 +45,7 @@ class CompareArguments:
     model: Unset[str] = None
     """Preset of the model; gpt-tiny by default."""
     data: Unset[str] = None
-    """"stdlib", the default, or a folder of text files."""
+    """"stdlib", the default, a folder of text files, or shards of `fp4lab data prepare`."""
     batch_size: Unset[int] = None
     """Sequences in one batch; 16 by default."""
     learning_rate: Unset[float] = None
@@ -55,6 +55,10 @@ class CompareArguments:
     completes blocks with zeros."""
     device: Unset[Literal["auto", "cpu", "cuda"]] = None
     """Where to train; by default on a GPU if there is one."""
+    tensorboard: bool = False
+    """Whether every run writes TensorBoard event files too."""
+    wandb: Unset[str] = None
+    """Weights & Biases project to log the runs to, too; "fp4lab" if no name follows."""
     config: Unset[Path] = None
     """TOML file of a run, for everything else about training."""
     out: Unset[Path] = None
@@ -123,6 +127,8 @@ def run_config(given: CompareArguments) -> RunConfig:
         batch_size=run.batch_size if given.batch_size is None else given.batch_size,
         device=given.device or run.device,
         ragged=given.ragged or run.ragged,
+        tensorboard=given.tensorboard or run.tensorboard,
+        wandb=run.wandb if given.wandb is None else given.wandb,
         model=model,
         data=data,
         optim=optim,
@@ -139,7 +145,8 @@ def command_line(given: CompareArguments) -> str:
     for field in dataclasses.fields(given):
         value = getattr(given, field.name)
         if value != field.default:
-            words += [f"--{field.name.replace('_', '-')}", str(value)]
+            words.append(f"--{field.name.replace('_', '-')}")
+            words += [] if value is True else [str(value)]
     return shlex.join(words)
 
 

@@ -50,7 +50,8 @@ def _jobs(plan: Plan, threads: int) -> dict[tuple[str, int], Job]:
     jobs = {}
     for seed, task in plan.tasks.items():
         for name, recipe in plan.recipes.items():
-            config = dataclasses.replace(plan.config, seed=seed, threads=threads)
+            group = plan.config.wandb_group or plan.folder.resolve().name
+            config = dataclasses.replace(plan.config, seed=seed, threads=threads, wandb_group=group)
             if isinstance(config, RunConfig):  # so that the run's folder can be used by itself
                 config = dataclasses.replace(config, recipe=name)
             folder = run_folder(plan.folder, name, seed)

@@ -3,6 +3,7 @@
 from fp4lab.train.config import DataConfig, FitConfig, ModelConfig, OptimConfig, RunConfig
 from fp4lab.train.evaluation import Evaluation, evaluate
 from fp4lab.train.folder import FitResult
+from fp4lab.train.generate import generate
 from fp4lab.train.listeners import progress
 from fp4lab.train.loop import fit
 from fp4lab.train.run import train
@@ -21,6 +22,7 @@ __all__ = [
     "Task",
     "evaluate",
     "fit",
+    "generate",
     "progress",
     "train",
 ]

@@ -94,6 +94,8 @@ class ModelConfig:
     """Number of key and value heads."""
     head_dim: Unset[int] = None
     """Width of one head."""
+    vocab_size: Unset[int] = None
+    """Tokens the model knows; by default those of the shards' tokenizer, else the preset's."""
     hidden_dim: Unset[int] = None
     """Width inside the MLP."""
     activation: Unset[Literal["swiglu", "relu2"]] = None
@@ -116,11 +118,12 @@ class DataConfig:
     """The text, how it is cut and what is held out."""
 
     source: Annotated[str, arg(aliases=["--data"])] = "stdlib"
-    """"stdlib", Python's own standard library, or the path of a folder of text files."""
+    """"stdlib", Python's own standard library, or the path of a text file, of a folder of them or
+    of shards that `fp4lab data prepare` made."""
     sequence_length: int = 64
     """Tokens in one training window."""
     validation_fraction: float = 0.05
-    """Part of the text held out, never trained on."""
+    """Part of the text held out, never trained on; shards have their own."""
     eval_windows: Unset[int] = None
     """Held-out windows in one evaluation, spread evenly; None takes about 49,000 tokens."""
 
@@ -173,7 +176,11 @@ class FitConfig:
     peak_flops: Unset[float] = field(default=None, metadata=OPERATIONAL)
     """Peak FLOP/s of one device, for the model FLOP/s utilization; None uses a table of GPUs."""
     tensorboard: bool = field(default=False, metadata=OPERATIONAL)
-    """Whether to write TensorBoard event files too."""
+    """Whether to write TensorBoard event files too, into the run's folder."""
+    wandb: Unset[str] = field(default=None, metadata=OPERATIONAL)
+    """Weights & Biases project to log to, too; "fp4lab" if no name follows."""
+    wandb_group: Unset[str] = field(default=None, metadata=OPERATIONAL)
+    """Group of the run there; a comparison groups its runs under the name of its folder."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """Optimizer and learning rate."""
 

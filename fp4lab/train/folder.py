@@ -3,6 +3,7 @@
 config.toml        the config; its presence makes the folder a run
 recipe.toml        the precision recipe, whole, unless the run has none
 conversion.txt     what each layer got from it, and why
+tokenizer.json     the tokenizer, unless tokens are bytes
 environment.json   hashes of the above, the data, versions, machine, git revision
 metrics.jsonl      one line an event, see train/metrics.py
 checkpoints/       see train/checkpoint.py
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fp4lab.data.shards import TOKENIZER
 from fp4lab.errors import InputError
 from fp4lab.nn import ConversionReport
 from fp4lab.recipes import Recipe
@@ -33,9 +35,8 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 RESULT = "result.json"
-TENSORBOARD = "tensorboard"
 #: What a death in the first moments may leave, before there is a run.
-_BEFORE_CONFIG = {LOCK, RECIPE, CONVERSION, ENVIRONMENT, TENSORBOARD, CONFIG}
+_BEFORE_CONFIG = {LOCK, RECIPE, CONVERSION, ENVIRONMENT, TOKENIZER, CONFIG}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +169,12 @@ def create(
     *,
     recipe: Recipe | None,
     conversion: ConversionReport | None,
+    files: dict[str, bytes],
 ) -> None:
-    """Make the folder of a new run; one that is a run already is left as it is."""
+    """Make the folder of a new run; one that is a run already is left as it is.
+
+    `files` are what the task adds, such as a tokenizer.
+    """
     if (folder / CONFIG).exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,6 +184,8 @@ def create(
         write_text(folder / RECIPE, recipe.to_toml())
     if conversion is not None:
         write_text(folder / CONVERSION, f"{conversion}\n")
+    for name, content in files.items():
+        write_text(folder / name, content.decode())
     write_text(folder / CONFIG, toml.dumps(config))
 
 

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fp4lab.errors import NonFiniteError
+from fp4lab.instruments.nonfinite import CURE, first_nonfinite
 from fp4lab.recipes import Recipe
 from fp4lab.train.config import FitConfig
 from fp4lab.train.precision import Precision
@@ -82,6 +84,29 @@ class Forward:
         finally:
             self.model.train()
         return [float(loss) for loss in self.world.sum(losses).tolist()]
+
+    def nonfinite(self, index: int, updates: int, batch: Any) -> NonFiniteError:
+        """The error for a batch without a finite loss after so many updates, with the layer."""
+
+        def loss() -> Tensor:
+            return self.loss(max(0, updates - 1), index, batch).detach()
+
+        self.model.eval()
+        finding = first_nonfinite(self.model, loss)
+        self.model.train()
+        where = f"{finding}; {CURE}" if finding else "none on a second run: suspect the hardware"
+        return NonFiniteError(
+            f"step {updates}: held-out batch {index} has no finite loss; first non-finite: {where}"
+        )
+
+    @torch.no_grad()
+    def predict(self, updates: int, index: int, inputs: Tensor) -> Tensor:
+        """What the model gives after so many updates, as in an evaluation of batch `index`."""
+        self.precision.begin(max(0, updates - 1), index)
+        self.model.eval()
+        with self._autocast():
+            output: Tensor = self.model(inputs)
+        return output
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.config.dtype == "float32":

@@ -5,15 +5,12 @@ Both are listeners for `fit(on_event=...)`. Nothing is shown by the loop itself.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TextIO
 
-from fp4lab.errors import InputError
 from fp4lab.streams import forgiving
 from fp4lab.train.metrics import Event
 
@@ -93,27 +90,6 @@ class PlainLines:
         if done == 0 or step == self.steps:
             return text
         return f"{text}  {clock(seconds / done * (self.steps - step))} left"
-
-
-def tensorboard(folder: Path) -> Listener:
-    """A listener that writes TensorBoard event files; InputError if it is not installed."""
-    try:
-        module = importlib.import_module("torch.utils.tensorboard")
-    except ImportError:
-        raise InputError(
-            "tensorboard=True needs the package tensorboard; install it or leave this out"
-        ) from None
-    writer = module.SummaryWriter(str(folder))
-
-    def listen(event: Event) -> None:
-        kind, step = event["kind"], event["step"]
-        for key, value in event.items():
-            if key != "step" and isinstance(value, (int, float)):
-                writer.add_scalar(f"{kind}/{key}", value, step)
-        if kind == "end":
-            writer.close()
-
-    return listen
 
 
 def _numbers(event: Event) -> str:

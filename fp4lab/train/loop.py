@@ -22,12 +22,12 @@ from fp4lab.train import folder as folders
 from fp4lab.train.checkpoint import Checkpoint, State
 from fp4lab.train.config import FitConfig, check_threads
 from fp4lab.train.evaluation import eval_event
-from fp4lab.train.folder import CHECKPOINTS, METRICS, TENSORBOARD, FitResult, RunRecord
+from fp4lab.train.folder import CHECKPOINTS, METRICS, FitResult, RunRecord
 from fp4lab.train.forward import Forward, reproducible
-from fp4lab.train.listeners import tensorboard
+from fp4lab.train.logs import Logs, check_installed
 from fp4lab.train.metrics import Event, MetricsFile
 from fp4lab.train.stop import StopRequest
-from fp4lab.train.task import MeasuredTask, Task
+from fp4lab.train.task import MeasuredTask, Task, TaskWithFiles
 from fp4lab.train.tensors import (
     model_tensors,
     optimizer_tensors,
@@ -62,6 +62,7 @@ def fit(
     reaches a weight; the checkpoints before it stay.
     """
     check_threads(config.threads)
+    check_installed(config)
     device = choose_device(config.device)
     with join(device) as world, reproducible(config, device):
         run = _Run(task, recipe, config, folder=folder, world=world, on_event=on_event)
@@ -92,6 +93,7 @@ class _Run:
         self.tokens = 0
         self.step = 0
         self.log: MetricsFile | None = None
+        self.logs: Logs | None = None
         self.vanished = False
         # The time limit counts from here, signals only while the loop can grant them.
         self.stop = StopRequest(config.time_limit)
@@ -118,14 +120,13 @@ class _Run:
             return self._train()
         with only_one(self.folder, argument="folder", user="a run"):
             folders.enter(self.folder, self.config, self.record, report=self._notice)
-            if self.config.tensorboard:
-                self.listeners.append(tensorboard(self.folder / TENSORBOARD))
             folders.create(
                 self.folder,
                 self.config,
                 self.record,
                 recipe=self.recipe,
                 conversion=self.forward.precision.report,
+                files=self.task.files() if isinstance(self.task, TaskWithFiles) else {},
             )
             return self._train()
 
@@ -133,8 +134,7 @@ class _Run:
         self._report({"kind": "begin", "step": self.step, "text": self._what()})
         self._restore()
         if self.world.rank == 0:
-            self.log = MetricsFile(self.folder / METRICS, step=self.step)
-            self.vanished = any(e["kind"] == "notice" for e in metrics.read(self.log.path))
+            self._open_logs()
         try:
             with self.stop:
                 reason = self._loop()
@@ -145,12 +145,22 @@ class _Run:
             )
             raise
         finally:
+            if self.logs is not None:
+                self.logs.close()
             if self.log is not None:
                 self.log.close()
         result = self._result(finished=reason == "finished")
         if result.finished and self.world.rank == 0:
             result.save()
         return result
+
+    def _open_logs(self) -> None:
+        self.log = MetricsFile(self.folder / METRICS, step=self.step)
+        history = metrics.read(self.log.path)
+        self.vanished = any(event["kind"] == "notice" for event in history)
+        self.logs = Logs(
+            self.config, self.folder, step=self.step, history=history, report=self._notice
+        )
 
     def _what(self) -> str:
         model, conversion = self.forward.model, self.forward.precision.report
@@ -278,6 +288,8 @@ class _Run:
         self._report({"kind": "notice", "step": self.step, "text": text})
 
     def _report(self, event: Event) -> None:
+        if self.logs is not None:
+            self.logs.write(event)
         for listener in self.listeners:
             listener(event)
 

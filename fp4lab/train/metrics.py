@@ -43,6 +43,19 @@ def parse(line: bytes) -> Event | None:
     return event if is_event else None
 
 
+def numbers(event: Event) -> dict[str, float]:
+    """The numbers of an event under names for other logs, without its step.
+
+    >>> numbers({"kind": "eval", "step": 3, "loss": 2.5})
+    {'eval/loss': 2.5}
+    """
+    return {
+        f"{event['kind']}/{key}": value
+        for key, value in event.items()
+        if key != "step" and isinstance(value, (int, float))
+    }
+
+
 class MetricsFile:
     """A metrics file opened to go on after `step` updates.
 

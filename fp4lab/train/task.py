@@ -14,7 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fp4lab.data import TokenBatches, bits_per_byte, load
+from fp4lab.data import Corpus, Shards, TokenBatches, bits_per_byte, is_shards, load
+from fp4lab.data.shards import TOKENIZER
+from fp4lab.data.tokenizer import ByteTokenizer, Tokenizer
 from fp4lab.errors import InputError
 from fp4lab.models import GPT, GPTConfig, get_preset
 from fp4lab.train.config import RunConfig
@@ -53,11 +55,20 @@ class MeasuredTask(Protocol):
         """What the data is, as JSON: a run is resumed only with the same."""
 
 
+@runtime_checkable
+class TaskWithFiles(Protocol):
+    """A task whose runs need files beside their checkpoints."""
+
+    def files(self) -> dict[str, bytes]:
+        """Names and contents of what is copied into a run's folder."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LanguageTask:
-    """A GPT that predicts the next byte of a text; the loss is in nats per byte.
+    """A GPT that predicts the next token of a text; the loss is in nats per token.
 
-    The text is read when it is first needed, once in each process.
+    Tokens are bytes, or those of shards. The text is read when it is first needed, once in each
+    process.
     """
 
     model: GPTConfig
@@ -70,8 +81,18 @@ class LanguageTask:
 
     @classmethod
     def from_config(cls, config: RunConfig) -> LanguageTask:
-        """The task of a run; InputError for an unknown preset or an impossible shape."""
-        model = replace(get_preset(config.model.preset), **config.model.overrides())
+        """The task of a run; InputError for an unknown preset or an impossible shape.
+
+        Where the text is shards, their tokenizer is read for the size of the vocabulary.
+        """
+        source = config.data.source
+        tokenizer = Shards.open(source).tokenizer if is_shards(source) else ByteTokenizer()
+        return cls.without_text(config, tokenizer)
+
+    @classmethod
+    def without_text(cls, config: RunConfig, tokenizer: Tokenizer) -> LanguageTask:
+        """The same, wherever the text is now, for the tokenizer of the run."""
+        model = _shape(config, tokenizer)
         length = config.data.sequence_length
         if length > model.context_length:
             raise InputError(
@@ -101,7 +122,7 @@ class LanguageTask:
         return _validation(self)
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Cross entropy in nats per byte, in float32."""
+        """Cross entropy in nats per token, in float32."""
         tokens_BT, targets_BT = batch
         logits_BTV = model(tokens_BT)
         return nn.functional.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
@@ -120,20 +141,47 @@ class LanguageTask:
         return float(model.flops_per_token(self.sequence_length))
 
     def identity(self) -> dict[str, Any]:
-        """Name, size and SHA-256 of the text."""
-        corpus = _batches(self).corpus
-        return {"name": corpus.name, "num_bytes": corpus.num_bytes, "sha256": corpus.sha256}
+        """Name, size and SHA-256 of the text; of shards, the tokenizer too."""
+        text = _batches(self).corpus
+        if isinstance(text, Shards):
+            return text.identity()
+        return {"name": text.name, "num_bytes": text.num_bytes, "sha256": text.sha256}
+
+    def files(self) -> dict[str, bytes]:
+        """The tokenizer of shards, if it is a file."""
+        text = _batches(self).corpus
+        if isinstance(text, Corpus) or text.index.vocabulary.sha256 is None:
+            return {}
+        return {TOKENIZER: (text.folder / TOKENIZER).read_bytes()}
+
+
+def _shape(config: RunConfig, tokenizer: Tokenizer) -> GPTConfig:
+    """The model of a run: every preset knows bytes, and another tokenizer sets the vocabulary."""
+    named, size = config.model.overrides(), tokenizer.vocab_size
+    if tokenizer.sha256 is not None:
+        named.setdefault("vocab_size", size)
+    shape = replace(get_preset(config.model.preset), **named)
+    if shape.vocab_size < size:
+        raise InputError(
+            f"model.vocab_size={shape.vocab_size} is less than the {size} tokens of the "
+            "tokenizer; give more, or leave it out"
+        )
+    return shape
 
 
 @lru_cache(maxsize=4)
 def _batches(task: LanguageTask) -> TokenBatches:
     return TokenBatches(
-        load(task.source),
+        _text(task.source),
         sequence_length=task.sequence_length,
         batch_size=task.batch_size,
         seed=task.seed,
         validation_fraction=task.validation_fraction,
     )
+
+
+def _text(source: str) -> Corpus | Shards:
+    return Shards.open(source) if is_shards(source) else load(source)
 
 
 @lru_cache(maxsize=4)

@@ -156,4 +156,4 @@ def test_wrong_indices_are_errors() -> None:
 def test_bits_per_byte() -> None:
     assert bits_per_byte(math.log(2)) == 1.0
     assert bits_per_byte(4 * math.log(2), tokens_per_byte=0.25) == 1.0
-    assert TokenBatches.tokens_per_byte == 1.0
+    assert make().tokens_per_byte == 1.0

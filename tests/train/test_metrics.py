@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import importlib
 import io
 from pathlib import Path
 
 import pytest
 import torch
 
-from fp4lab.errors import InputError
-from fp4lab.train.listeners import PlainLines, progress, tensorboard
+from fp4lab.train.listeners import PlainLines, progress
 from fp4lab.train.metrics import Event, MetricsFile, read
 from fp4lab.train.throughput import PEAK_FLOPS, peak_flops
 
@@ -107,43 +105,6 @@ def test_no_terminal_gets_plain_lines() -> None:
     with progress(1, stream=stream) as show:
         show(train_event(1))
     assert stream.getvalue() == "step 1/1  loss 2.5000  lr 1.00e-03  12,346 tokens/s\n"
-
-
-def test_tensorboard_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(InputError, match="tensorboard=True needs the package tensorboard"):
-        tensorboard(tmp_path)
-
-
-def test_tensorboard_gets_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scalars: list[tuple[str, float, int]] = []
-
-    class Writer:
-        def __init__(self, folder: str) -> None:
-            self.folder = folder
-
-        def add_scalar(self, name: str, value: float, step: int) -> None:
-            scalars.append((name, value, step))
-
-        def close(self) -> None:
-            scalars.append(("closed", 0.0, 0))
-
-    class Module:
-        SummaryWriter = Writer
-
-    monkeypatch.setattr(importlib, "import_module", lambda name: Module)
-    listen = tensorboard(tmp_path)
-    listen({"kind": "eval", "step": 3, "loss": 1.5, "bits_per_byte": 2.25})
-    listen({"kind": "notice", "step": 3, "text": "no number"})
-    listen({"kind": "end", "step": 3, "reason": "finished"})
-    assert scalars == [
-        ("eval/loss", 1.5, 3),
-        ("eval/bits_per_byte", 2.25, 3),
-        ("closed", 0.0, 0),
-    ]
 
 
 def test_peaks_are_known_by_the_name_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
