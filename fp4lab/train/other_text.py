@@ -48,8 +48,14 @@ class OtherText:
         Raises InputError for no text, for a file that the tokenizer cannot take and for shards of
         another tokenizer.
         """
-        if is_shards(source):
-            return cls._mapped(Shards.open(source), tokenizer)
+        text = cls._mapped(source, tokenizer) if is_shards(source) else cls._held(source, tokenizer)
+        if len(text.tokens) < 2:
+            count = f"{len(text.tokens)} token" + "s" * (len(text.tokens) != 1)
+            raise InputError(f"data={source} has {count}; give text of two or more")
+        return text
+
+    @classmethod
+    def _held(cls, source: str, tokenizer: Tokenizer) -> OtherText:
         found = find(source)
         paths, files = dict(found.files), scan(found)
         documents = [Document(file, paths[file.name], 0, file.num_bytes) for file in files]
@@ -58,7 +64,8 @@ class OtherText:
         return cls(source, np.concatenate(pieces), sum(file.num_bytes for file in files))
 
     @classmethod
-    def _mapped(cls, shards: Shards, tokenizer: Tokenizer) -> OtherText:
+    def _mapped(cls, source: str, tokenizer: Tokenizer) -> OtherText:
+        shards = Shards.open(source)
         theirs = shards.index.vocabulary.sha256
         if theirs != tokenizer.sha256:
             raise InputError(

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fp4lab.train.config import FitConfig
+from fp4lab.train.config import DataConfig, FitConfig, ModelConfig, RunConfig
 from fp4lab.train.metrics import TIMING, Event, read
+from tests.data.texts import write_texts
 
 Pair = tuple[Tensor, Tensor]
 
@@ -89,3 +90,26 @@ def lines() -> Callable[[Path], list[Event]]:
         return [{k: v for k, v in event.items() if k not in TIMING} for event in events]
 
     return untimed
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    return write_texts(tmp_path / "text", count=300)
+
+
+@pytest.fixture
+def language_config(text: Path) -> RunConfig:
+    """A GPT of 10 k parameters."""
+    return RunConfig(
+        steps=12,
+        recipe="nvfp4",
+        batch_size=4,
+        eval_every=5,
+        checkpoint_every=4,
+        device="cpu",
+        threads=1,
+        model=ModelConfig(
+            dim=16, num_blocks=1, num_heads=1, num_kv_heads=1, head_dim=16, hidden_dim=32
+        ),
+        data=DataConfig(source=str(text), sequence_length=16, eval_windows=8),
+    )
