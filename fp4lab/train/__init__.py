@@ -3,7 +3,7 @@
 from fp4lab.train.config import DataConfig, FitConfig, ModelConfig, OptimConfig, RunConfig
 from fp4lab.train.evaluation import Evaluation, evaluate
 from fp4lab.train.folder import FitResult
-from fp4lab.train.generate import generate
+from fp4lab.train.generation import generate
 from fp4lab.train.listeners import progress
 from fp4lab.train.loop import fit
 from fp4lab.train.run import train

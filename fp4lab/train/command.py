@@ -19,7 +19,7 @@ from fp4lab.specs.options import Unset
 from fp4lab.train import toml
 from fp4lab.train.config import RunConfig
 from fp4lab.train.evaluation import evaluate as evaluate_checkpoint
-from fp4lab.train.generate import generate as generate_text
+from fp4lab.train.generation import generate as generate_text
 from fp4lab.train.listeners import progress
 from fp4lab.train.run import default_folder
 from fp4lab.train.run import train as train_run
