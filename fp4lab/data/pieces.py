@@ -20,12 +20,12 @@ from fp4lab.data.corpus import TextFile
 from fp4lab.data.tokenizer import ByteTokenizer, Tokenizer, Tokens
 from fp4lab.errors import InputError
 
-PIECE = 1 << 20
+PIECE = 1 << 18
 LARGEST = 1 << 24
 #: text on both sides of a cut for which it is tried, and the part of a piece that is searched
 CONTEXT, SEARCHED = 512, 1 << 16
 #: text that is handed to the tokenizer at once, so that its threads have something to share
-BATCH = 1 << 22
+BATCH = 1 << 21
 BATCH_FILES = 1000
 
 CutPlace = Callable[[bytes], int | None]

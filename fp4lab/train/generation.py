@@ -68,8 +68,12 @@ def generate(
             that does not fit the model; all at the call, before the first piece.
         NonFiniteError: logits with a NaN or an infinity.
 
-    >>> for piece in generate("runs/mine", "def ", tokens=40):  # doctest: +SKIP
-    ...     print(piece, end="")
+    >>> from fp4lab.train import DataConfig, train
+    >>> _ = Path("text.txt").write_bytes(b"Some text. " * 800)
+    >>> config = RunConfig(steps=1, data=DataConfig(source="text.txt"))
+    >>> _ = train(config, folder=Path("run"))
+    >>> len("".join(generate("run", "Some ", tokens=40))) > 9
+    True
     """
     whole("tokens", tokens, 1, 2**31 - 1)
     whole("seed", seed, 0, 2**64 - 1)

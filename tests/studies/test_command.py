@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -18,14 +19,21 @@ import torch
 from torch import Tensor, nn
 
 from fp4lab import cli, formats
+from fp4lab.data import Shards, prepare
 from fp4lab.errors import InputError
 from fp4lab.nn import Linear
 from fp4lab.recipes import LinearRecipe, get, read
 from fp4lab.report import words
 from fp4lab.report.folder import ComparisonRecord
-from fp4lab.report.summary import Failure
+from fp4lab.report.summary import Failure, Summary
 from fp4lab.studies import compare_runs
-from fp4lab.studies.command import default_folder, exit_status
+from fp4lab.studies.command import (
+    CompareArguments,
+    command_line,
+    default_folder,
+    exit_status,
+    run_config,
+)
 from fp4lab.studies.summarize import Finished, Runs, summarize
 from fp4lab.train import DataConfig, LanguageTask, ModelConfig, RunConfig, toml
 
@@ -396,3 +404,31 @@ def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(
         ["bf16", "mxfp4"],
         ["mxfp4", "bf16"],
     )
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_comparison_on_shards_has_the_tokenizer_in_every_run(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tokenizers", reason="trains a BPE, which needs the extra data")
+    shards, out = tmp_path / "shards", tmp_path / "out"
+    source = options[options.index("--data") + 1]
+    prepare(source, shards, tokenizer="bpe", vocab_size=272)
+    options[options.index("--data") + 1] = str(shards)
+    assert cli.main(["compare", *options, "--out", str(out)]) == 0
+    capsys.readouterr()
+    for run in (out / "runs").iterdir():
+        assert (run / "tokenizer.json").read_bytes() == (shards / "tokenizer.json").read_bytes()
+        assert toml.load(run / "config.toml", RunConfig).wandb_group == "out"
+    found = Summary.read(out / "summary.json").recipes["mxfp4"]
+    nats, bits = found.val_losses["0"], found.bits_per_byte
+    tokens_per_byte = Shards.open(shards).tokens_per_byte
+    assert bits == pytest.approx(nats / math.log(2) * tokens_per_byte, rel=1e-15)
+
+
+def test_logs_of_the_runs_are_options_of_the_command() -> None:
+    given = CompareArguments(tensorboard=True, wandb="numerics", steps=3)
+    run = run_config(given)
+    assert (run.tensorboard, run.wandb) == (True, "numerics")
+    assert command_line(given) == "fp4lab compare --steps 3 --tensorboard --wandb numerics"
+    assert default_folder(run) == default_folder(run_config(CompareArguments(steps=3)))
