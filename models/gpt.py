@@ -6,8 +6,8 @@
 
 Queries, keys and values are one `Linear` layer, as in Megatron-LM: they share their input, so it is
 quantized once, and the weights share one tensor scale. No layer has a bias. Left out: dropout and
-learned positions (not used at these scales today), a key-value cache and sampling (this package
-trains), query-key norms, logit soft-capping.
+learned positions (not used at these scales today), a key-value cache (`train.generation` says why),
+query-key norms, logit soft-capping.
 
 Shape letters: B batch, T position, D model width, H head, K channel of a head, V vocabulary.
 """

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fp4lab.data.corpus import TextFile
+from fp4lab.data.scan import not_utf8
 from fp4lab.data.tokenizer import ByteTokenizer, Tokenizer, Tokens
 from fp4lab.errors import InputError
 
@@ -174,10 +175,7 @@ def _check_utf8(document: Document, begin: int, text: bytes) -> None:
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{document.path} is not UTF-8 text (byte {begin + error.start}); convert it or "
-            "leave it out, or use tokenizer='bytes', which takes anything"
-        ) from None
+        raise not_utf8(document.path, begin + error.start) from None
 
 
 def _changed(document: Document) -> InputError:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fp4lab.data.corpus import Cut, TextFile
+from fp4lab.data.corpus import Cut
 from fp4lab.data.pieces import Document, encoded, texts
 from fp4lab.data.progress import Advance, amount_progress
-from fp4lab.data.shard_writer import PROGRESS, PartWriter
+from fp4lab.data.scan import scan
+from fp4lab.data.shard_writer import PROGRESS, PartWriter, Progress
 from fp4lab.data.shards import (
     BYTES,
     CURE,
@@ -45,7 +46,6 @@ from fp4lab.errors import InputError, whole
 from fp4lab.specs.files import (
     read_record,
     remove_leftovers,
-    sha256,
     strangers,
     write_json,
     write_text,
@@ -151,7 +151,7 @@ def _check(shard_tokens: int, validation_fraction: float) -> None:
 
 
 def _plan(found: Source, given: _Given, fraction: float, shard_tokens: int) -> Plan:
-    files = scan(found)
+    files = scan(found, is_text=given.kind != BYTES)
     cut = Cut.of(files, fraction)
     border = cut.border
     if given.kind != BYTES and cut.cut_file is not None:
@@ -172,21 +172,6 @@ def _plan(found: Source, given: _Given, fraction: float, shard_tokens: int) -> P
         files=cut.files,
         border=border,
     )
-
-
-def scan(found: Source) -> list[TextFile]:
-    """Size and hash of all files but empty ones and copies of others, as in `Corpus.from_files`."""
-    kept: dict[str, TextFile] = {}
-    sizes = [path.stat().st_size for _, path in found.files]
-    with amount_progress("reading", sum(sizes)) as advance:
-        for (name, path), size in zip(found.files, sizes, strict=True):
-            digest = sha256(path)
-            if size:
-                kept.setdefault(digest, TextFile(name, size, digest))
-            advance(size)
-    if not kept:
-        raise InputError(f"source={found.name!r} holds no text; name one with a non-empty file")
-    return list(kept.values())
 
 
 def _whole_character(paths: dict[str, Path], cut: Cut) -> int:
@@ -228,10 +213,7 @@ def _check_same(folder: Path, old: Plan, now: Plan) -> None:
 
 
 def _prepare(folder: Path, plan: Plan, given: _Given, paths: dict[str, Path]) -> None:
-    if (folder / PLAN).is_file():
-        _check_same(folder, read_record(folder / PLAN, Plan, cure=CURE), plan)
-    else:
-        write_json(folder / PLAN, dataclasses.asdict(plan))
+    _begin(folder, plan)
     parts = _documents(plan, paths)
     tokenizer = _tokenizer(folder, given, parts[TRAIN])
     work = _Encoding(folder, tokenizer, plan.shard_tokens)
@@ -241,6 +223,19 @@ def _prepare(folder: Path, plan: Plan, given: _Given, paths: dict[str, Path]) ->
         plan=plan, vocabulary=work.vocabulary, train=done[TRAIN], validation=done[VALIDATION]
     )
     write_json(folder / INDEX, dataclasses.asdict(index))
+
+
+def _begin(folder: Path, plan: Plan) -> None:
+    """Write the plan, unless shards of the same one are there."""
+    if (folder / PLAN).is_file():
+        old = read_record(folder / PLAN, Plan, cure=CURE)
+        if old == plan:
+            return
+        if Progress.read(folder) != Progress():
+            _check_same(folder, old, plan)
+        # Of other text or options, but nothing that took long.
+        (folder / TOKENIZER).unlink(missing_ok=True)
+    write_json(folder / PLAN, dataclasses.asdict(plan))
 
 
 def _documents(plan: Plan, paths: dict[str, Path]) -> dict[str, list[Document]]:
@@ -263,11 +258,11 @@ def _tokenizer(
     if given.kind == BYTES:
         return ByteTokenizer()
     path = folder / TOKENIZER
-    if path.is_file():
-        return FileTokenizer.read(path, boundary=given.boundary)
     if given.file is not None:
         write_text(path, given.file.text.decode())
         return given.file
+    if path.is_file():
+        return FileTokenizer.read(path, boundary=given.boundary)
     assert given.vocab_size is not None
     total = min(TRAINED_ON, sum(document.end - document.begin for document in documents))
     with amount_progress("training the tokenizer", total) as advance:

@@ -21,7 +21,7 @@ import torch
 from fp4lab.data import Shards, is_shards
 from fp4lab.data.batches import Batch, spread, windows
 from fp4lab.data.pieces import Document, encoded
-from fp4lab.data.prepare import scan
+from fp4lab.data.scan import scan
 from fp4lab.data.shards import MappedTokens, token_dtype
 from fp4lab.data.sources import find
 from fp4lab.data.tokenizer import Tokenizer, Tokens
@@ -57,7 +57,7 @@ class OtherText:
     @classmethod
     def _held(cls, source: str, tokenizer: Tokenizer) -> OtherText:
         found = find(source)
-        paths, files = dict(found.files), scan(found)
+        paths, files = dict(found.files), scan(found, is_text=tokenizer.sha256 is not None)
         documents = [Document(file, paths[file.name], 0, file.num_bytes) for file in files]
         dtype = token_dtype(tokenizer.vocab_size)
         pieces = [piece.tokens.astype(dtype) for piece in encoded(documents, tokenizer)]

@@ -24,7 +24,7 @@ from fp4lab.data import Corpus, Shards, load, pieces, prepare, progress, split
 from fp4lab.data.progress import amount_progress
 from fp4lab.data.shard_writer import PROGRESS
 from fp4lab.errors import InputError, describe
-from tests.data.texts import write_texts
+from tests.data.texts import words, write_texts
 
 SmallDisk = Callable[[int], AbstractContextManager[None]]
 needs_tokenizers = pytest.mark.skipif(
@@ -242,23 +242,51 @@ def test_other_options_and_changed_text_are_refused(text: Path, tmp_path: Path) 
         prepare(text, out)
 
 
-@needs_tokenizers
-def test_changed_text_is_refused_when_going_on(
-    text: Path, tmp_path: Path, small_disk: SmallDisk
-) -> None:
+def test_changed_text_is_refused_when_going_on(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with small_disk(20_000), pytest.raises(OSError, match="File too large"):
-        prepare(text, out, tokenizer="bpe", vocab_size=1000)
-    assert (out / "shards-plan.json").is_file()
+    assert spawn(prepare_until, 25, text, out, "bytes") == -signal.SIGKILL
     with pytest.raises(
         InputError, match=r"has no shards\.json; give a folder that `fp4lab data pre"
     ):
         Shards.open(out)
     (text / "new.txt").write_bytes(b"new")
     with pytest.raises(InputError, match=r"in which 'new.txt' is new, gone or changed"):
-        prepare(text, out, tokenizer="bpe", vocab_size=1000)
+        prepare(text, out, shard_tokens=450)
     (text / "new.txt").unlink()
-    assert prepare(text, out, tokenizer="bpe", vocab_size=1000).num_bytes > 0
+    assert prepare(text, out, shard_tokens=450).num_bytes > 0
+
+
+@needs_tokenizers
+def test_what_has_no_shards_yet_is_begun_anew(
+    text: Path, tmp_path: Path, small_disk: SmallDisk
+) -> None:
+    out = tmp_path / "out"
+    write_texts(text, count=3000)
+    with small_disk(30_000), pytest.raises(OSError, match="File too large"):
+        prepare(text, out, tokenizer="bpe", vocab_size=300)
+    assert (out / "tokenizer.json").is_file()
+    (text / "new.txt").write_bytes(words(77, 200).encode())
+    prepare(text, out, tokenizer="bpe", vocab_size=320)
+    prepare(text, tmp_path / "fresh", tokenizer="bpe", vocab_size=320)
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+@needs_tokenizers
+@pytest.mark.parametrize("at", [0, 3000, 1 << 20, -1])
+def test_a_file_that_is_not_utf8_is_named_before_anything_is_made(
+    at: int, text: Path, tmp_path: Path
+) -> None:
+    """Also where the border of what is read at once cuts a character."""
+    damaged = bytearray("\u00e9".encode() * 600_000)
+    at %= len(damaged)
+    damaged[at] = 0xFF if at != len(damaged) - 1 else 0xC3
+    (text / "bad.txt").write_bytes(b"x" + damaged)
+    # The byte before may begin the character that is not whole.
+    told = rf"bad\.txt is not UTF-8 text \(byte ({at}|{at + 1})\); convert it or leave it out"
+    with pytest.raises(InputError, match=told):
+        prepare(text, tmp_path / "out", tokenizer="bpe")
+    assert not (tmp_path / "out").exists()
+    prepare(text, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["shards.json", "shards-plan.json", "shards-progress.json"])
