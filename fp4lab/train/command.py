@@ -144,7 +144,10 @@ def evaluate(given: EvalArguments) -> int:
 
 def generate(given: GenerateArguments) -> int:
     """Print the prompt and what follows it, as it comes; the exit status."""
-    prompt = sys.stdin.buffer.read() if given.prompt == "-" else os.fsencode(given.prompt)
+    prompt = os.fsencode(given.prompt)
+    if given.prompt == "-":
+        # Python has None where a process began with the descriptor closed.
+        prompt = b"" if sys.stdin is None else sys.stdin.buffer.read()
     pieces = generate_text(
         given.checkpoint,
         prompt,

@@ -258,6 +258,9 @@ def test_the_command_prints_the_prompt_and_what_follows(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xc3\xa9")))
     assert cli.main([*arguments, "--prompt", "-"]) == 0
     assert capsys.readouterr().out == f"caf\u00e9{expected}\n"
+    monkeypatch.setattr(sys, "stdin", None)
+    assert cli.main([*arguments, "--prompt", "-"]) == 2
+    assert "prompt is empty; give at least one character" in capsys.readouterr().err
     broken = b"caf\xc3".decode("utf-8", "surrogateescape")
     assert cli.main([*arguments, "--prompt", broken]) == 0
     assert capsys.readouterr().out.startswith("caf\ufffd")
