@@ -27,7 +27,7 @@ from fp4lab.streams import forgiving
 STATUSES = {
     0: "done",
     1: "nothing could be compared, as the baseline or all others failed",
-    2: "the input or a file is at fault",
+    2: "the input or a file is at fault; for doctor: something is broken",
     3: "training met a NaN or an infinity",
     4: "the run was stopped, and the same command goes on; torchrun itself says 1",
     5: "compared, but without the runs that failed",
@@ -149,6 +149,20 @@ def data(words: list[str]) -> int:
     return command.prepare(parse("data prepare", command.PrepareArguments, words[1:]))
 
 
+def quantize(words: list[str]) -> int:
+    """Quantize a model's weights into the layout of a tool."""
+    from fp4lab.interop import command
+
+    return command.quantize(parse("quantize", command.QuantizeArguments, words))
+
+
+def inspect(words: list[str]) -> int:
+    """Show what formats do to the tensors of a file."""
+    from fp4lab.interop import command
+
+    return command.inspect(parse("inspect", command.InspectArguments, words))
+
+
 def report(words: list[str]) -> int:
     """Draw a comparison's report again."""
     from fp4lab.studies import command
@@ -177,20 +191,6 @@ def doctor(words: list[str]) -> int:
     return command.doctor(parse("doctor", command.DoctorArguments, words))
 
 
-def quantize(words: list[str]) -> int:
-    """Quantize a model's weights into the layout of a tool."""
-    from fp4lab.interop import command
-
-    return command.quantize(parse("quantize", command.QuantizeArguments, words))
-
-
-def inspect(words: list[str]) -> int:
-    """Show what formats do to the tensors of a file."""
-    from fp4lab.interop import command
-
-    return command.inspect(parse("inspect", command.InspectArguments, words))
-
-
 #: Name, function and one line of help of every command, in the order of the help.
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "compare": (compare, "train one model under several recipes and report the gaps"),
@@ -198,12 +198,12 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "eval": (evaluate, "the loss of a checkpoint on held-out or other text"),
     "generate": (generate, "continue a text with a trained language model"),
     "data": (data, "prepare text of any size for training: fp4lab data prepare"),
+    "inspect": (inspect, "what formats do to each tensor of a model's file"),
+    "quantize": (quantize, "write a model's weights for another tool, in 4 or 8 bits"),
     "report": (report, "draw the report of a comparison again"),
     "diff": (diff, "what differs between two runs: config, recipe, data, environment, losses"),
     "bench": (bench, "measure the operators here against a copy, a matmul and other packages"),
     "doctor": (doctor, "what fp4lab finds on this machine, whether it works, and what is missing"),
-    "inspect": (inspect, "what formats do to each tensor of a model's file"),
-    "quantize": (quantize, "write a model's weights for another tool, in 4 or 8 bits"),
 }
 
 

@@ -22,7 +22,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "stamp"
 SOURCES = ("pyproject.toml", "constraints.txt")
-EXTRAS = "test,notebooks,docs,dev"
+EXTRAS = "test,peers,data,interop,tensorboard,wandb,notebooks,docs,dev"
 
 
 def expected_stamp() -> list[str]:

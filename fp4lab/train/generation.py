@@ -24,10 +24,10 @@ import torch
 from fp4lab.data.tokenizer import Tokenizer
 from fp4lab.errors import InputError, NonFiniteError, whole
 from fp4lab.recipes import Recipe
+from fp4lab.recipes.files import find
 from fp4lab.train.config import RunConfig
 from fp4lab.train.evaluation import restored
 from fp4lab.train.forward import Forward, reproducible
-from fp4lab.train.run import load_recipe
 from fp4lab.train.task import LanguageTask
 from fp4lab.train.trained import choose, language_config, own_recipe, own_tokenizer, run_of
 from fp4lab.train.world import World, choose_device
@@ -90,7 +90,7 @@ def generate(
     if recipe is None:
         used = own_recipe(run)
     else:
-        used = load_recipe(recipe) if isinstance(recipe, str) else recipe
+        used = find(recipe)
     draws = _Draws(temperature, top_k, seed)
     return _continued(_Model.load(chosen, config, used, tokenizer), given, tokens, draws)
 
