@@ -87,10 +87,7 @@ def generate(
     config = dataclasses.replace(language_config(run), device=device, ragged="pad", compile=False)
     tokenizer = own_tokenizer(run)
     given = _prompt(prompt, tokenizer)
-    if recipe is None:
-        used = own_recipe(run)
-    else:
-        used = find(recipe)
+    used = own_recipe(run) if recipe is None else find(recipe)
     draws = _Draws(temperature, top_k, seed)
     return _continued(_Model.load(chosen, config, used, tokenizer), given, tokens, draws)
 
