@@ -71,6 +71,7 @@ readme: venv
 	@$(BIN)/pytest -n $(WORKERS) -k golden --junitxml build/golden.xml
 	@$(BIN)/python docs/update_readme.py $(DEMO)/summary.json build/golden.xml \
 		$(addprefix --speed ,$(wildcard $(BENCH)/bench.json))
+	@$(BIN)/python -m docs.update_compat
 
 clean:
 	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache \

@@ -37,7 +37,7 @@ COPIED = ("LICENSE", "CITATION.cff")
 #: the rooms whose public names are shown, in the order of the menu
 ROOMS = (
     *("formats", "functional", "tensor", "recipes", "nn", "models", "data", "optim"),
-    *("instruments", "train", "studies", "report"),
+    *("instruments", "plots", "train", "studies", "report", "interop", "compat"),
 )
 COLUMNS = "100"
 

@@ -345,7 +345,7 @@ def test_bad_input_is_one_line(
         (["a.txt"], "--out"),
         (["a.txt", "--out", "a.txt"], "out=a.txt cannot be written (File exists); give a folder"),
         (["a.txt", "--out", "other"], "out=other holds 'notes' and no shards; give a new or an"),
-        (["a.txt", "--out", "x", "--shard-tokens", "0"], "shard_tokens=0 should be an integer"),
+        (["a.txt", "--out", "x", "--shard-tokens", "0"], "--shard-tokens=0 should be an integer"),
         (["a.txt", "--out", "x", "--validation-fraction", "0"], "is outside (0, 0.5]; give a part"),
         (["a.txt", "--out", "x", "--boundary", "e"], "boundary='e' is no byte; leave it out, or"),
         (

@@ -215,7 +215,7 @@ def test_bad_input_is_one_line(
         ([str(run), "--prompt", "a", "--tokens", "0"], "tokens=0 should be an integer from 1"),
         ([str(run), "--prompt", "a", "--temperature", "-1"], "temperature=-1.0 is not a number"),
         ([str(run), "--prompt", "a", "--temperature", "nan"], "temperature=nan is not a number"),
-        ([str(run), "--prompt", "a", "--top-k", "0"], "top_k=0 should be an integer from 1"),
+        ([str(run), "--prompt", "a", "--top-k", "0"], "--top-k=0 should be an integer from 1"),
         ([str(run), "--prompt", "a", "--seed", "-1"], "seed=-1 should be an integer from 0"),
         ([str(run), "--prompt", "a", "--recipe", "nvpf4"], "did you mean 'nvfp4'?"),
     ]

@@ -133,7 +133,7 @@ def test_bad_text_is_one_line(
 ) -> None:
     (tmp_path / "one.txt").write_bytes(b"x")
     cases = [
-        (["--data", "/absent"], "source='/absent' is no folder or file"),
+        (["--data", "/absent"], "--data='/absent' is no folder or file"),
         (["--data", str(tmp_path / "one.txt")], "one.txt has 1 token; give text of two or more"),
         (["--windows", "3"], "windows=3 is for other text; give data=, or leave it out"),
         (["--data", str(text), "--windows", "99999"], "windows=99999 must be 1 to "),
