@@ -20,7 +20,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 ROOMS = (
     *("fp4lab", "fp4lab.data", "fp4lab.formats", "fp4lab.functional", "fp4lab.instruments"),
     *("fp4lab.models", "fp4lab.nn", "fp4lab.optim", "fp4lab.plots", "fp4lab.recipes"),
-    "fp4lab.studies",
+    *("fp4lab.compat", "fp4lab.interop", "fp4lab.studies", "fp4lab.tensor"),
 )
 _MEMBERS = "an enum whose members explain themselves"
 #: what needs no example of its own, and why
@@ -31,6 +31,12 @@ WITHOUT_EXAMPLE = {
     "fp4lab.formats.scaling.Selection": _MEMBERS,
     "fp4lab.formats.elements.Specials": _MEMBERS,
     "fp4lab.functional.measures.Error": "explained field by field; `compare` and `error` show it",
+    "fp4lab.interop.checkpoint.Checkpoint": "what `read` gives and shows",
+    "fp4lab.interop.inspecting.Inspection": "what `inspect` gives and shows",
+    "fp4lab.interop.inspecting.TensorRow": "a row of an `Inspection`",
+    "fp4lab.interop.inspecting.WeightRow": "a row of an `Inspection`",
+    "fp4lab.interop.quantizing.Row": "a row of a `Summary`",
+    "fp4lab.interop.quantizing.Summary": "what `quantize` gives and shows",
     "fp4lab.instruments.error_rows.OperandError": "a row that `gemm_errors` makes and shows",
     "fp4lab.instruments.error_rows.ProductError": "a row that `gemm_errors` makes and shows",
     "fp4lab.recipes.operands.Source": _MEMBERS,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import fp4lab
-from fp4lab import formats, recipes
+from fp4lab import recipes
 from fp4lab.bench import peers
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "coming-from.md").read_text("utf-8")
@@ -89,41 +89,39 @@ def theirs(tool: str, module: str) -> dict[str, Any]:
         return run(first, beginning())
 
 
-def close(found: Tensor, expected: Tensor) -> bool:
-    """To the last bit of float32: two roundings in another order."""
-    return bool((found - expected).abs().max() <= expected.abs().max() * 2.0**-22)
+def same(q: fp4lab.QuantizedTensor, codes: Tensor, scales: Tensor, values: Tensor) -> bool:
+    """To the last bit."""
+    found = (q.codes, q.scales, q.dequantize())
+    stored = (codes.view(torch.uint8), scales.to(torch.float8_e4m3fn).view(torch.uint8), values)
+    return all(map(torch.equal, found, stored))
 
 
 def test_torchao() -> None:
     names = theirs("torchao", "torchao.prototype.mx_formats.nvfp4_tensor")
-    q = fp4lab.quantize(names["x"], formats.NVFP4)
-    assert torch.equal(q.codes, names["theirs"].qdata.view(torch.uint8))
-    assert torch.equal(q.scales, names["theirs"].scale.view(torch.uint8))
-    assert close(names["their_values"], q.dequantize())
-    mx = fp4lab.fake_quantize(names["x"], formats.get("mxfp4_floor"))
+    q = fp4lab.quantize(names["x"], "nvfp4_torchao")
+    theirs_ = names["theirs"]
+    assert same(q, theirs_.qdata, theirs_.scale, names["their_values"])
+    assert torch.equal(q.tensor_scale[0], theirs_.per_tensor_scale)
+    mx = fp4lab.fake_quantize(names["x"], "mxfp4_floor")
     assert torch.equal(names["their_mx_values"], mx)
 
 
 def test_modelopt() -> None:
     names = theirs("ModelOpt", "modelopt.torch.quantization.qtensor.nvfp4_tensor")
-    q = fp4lab.quantize(names["x"], formats.NVFP4)
-    assert torch.equal(q.codes, names["theirs"]._quantized_data)
-    assert torch.equal(q.scales, names["scale"].view(torch.uint8))
-    assert close(names["double_scale"], q.amax / (6 * 448))
-    assert close(names["their_values"], q.dequantize())
+    q = fp4lab.quantize(names["x"], "nvfp4_modelopt")
+    assert same(q, names["theirs"]._quantized_data, names["scale"], names["their_values"])
+    assert torch.equal(q.tensor_scale[0], names["double_scale"])
 
 
 def test_microxcaling() -> None:
     names = theirs("microxcaling", "mx.mx_ops")
-    mx = fp4lab.fake_quantize(names["x"], formats.get("mxfp4_floor"))
+    mx = fp4lab.fake_quantize(names["x"], "mxfp4_floor")
     assert torch.equal(names["their_values"], mx)
 
 
 def test_compressed_tensors() -> None:
     tool = "compressed-tensors and llm-compressor"
     names = theirs(tool, "compressed_tensors.compressors.nvfp4")
-    q = fp4lab.quantize(names["x"], formats.NVFP4)
-    assert torch.equal(q.codes, names["codes"])
-    assert torch.equal(q.scales, names["scale"].to(torch.float8_e4m3fn).view(torch.uint8))
-    assert close(names["global_scale"], 6 * 448 / q.amax)
-    assert close(names["their_values"], q.dequantize())
+    q = fp4lab.quantize(names["x"], "nvfp4_compressed_tensors")
+    assert same(q, names["codes"], names["scale"], names["their_values"])
+    assert torch.equal(q.tensor_scale, names["global_scale"])

@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+import fp4lab
 from fp4lab import cli
-from tests.test_docstrings import ROOMS
 
 pytest.importorskip("mkdocs", reason="needs mkdocs, of the extra docs")
 pytest.importorskip("mkdocstrings_handlers.python", reason="needs mkdocstrings-python, likewise")
@@ -29,9 +30,12 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_every_public_name_is_shown(generated: Any) -> None:
     pages = generated.pages()
-    for room in ROOMS:
+    rooms = [importlib.import_module(f"fp4lab.{m.name}") for m in iter_modules(fp4lab.__path__)]
+    public = {room.__name__ for room in rooms if hasattr(room, "__all__")} - {"fp4lab.face"}
+    assert public == {f"fp4lab.{name}" for name in generated.ROOMS}
+    for module in map(importlib.import_module, ["fp4lab", *public]):
+        room = module.__name__
         page = pages[f"api/{room.rpartition('.')[2]}.md"]
-        module = importlib.import_module(room)
         for name in module.__all__:
             if not isinstance(getattr(module, name), ModuleType):
                 assert f"heading: {name}\n" in page or f"`{name}`" in page, f"{room}.{name}"
