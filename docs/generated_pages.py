@@ -33,7 +33,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
 }
 #: files that pages link to, as they are
-COPIED = ("LICENSE", "CITATION.cff")
+COPIED = ("LICENSE", "CITATION.cff", "notebooks/01_first_steps.ipynb")
 #: the rooms whose public names are shown, in the order of the menu
 ROOMS = (
     *("formats", "functional", "tensor", "recipes", "nn", "models", "data", "optim"),
