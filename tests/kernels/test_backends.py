@@ -97,7 +97,7 @@ def test_backends_equal_the_reference(kind: Draw, fmt: BlockFormat) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_groups")
-@pytest.mark.parametrize("fmt", filter(is_compiled, FORMATS), ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", [*filter(is_compiled, FORMATS)], ids=lambda fmt: fmt.name)
 def test_every_instruction_set_equals_the_reference(fmt: BlockFormat) -> None:
     """More cases than above, again other ones for each."""
     for number, kind in enumerate(KINDS):
