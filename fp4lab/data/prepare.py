@@ -15,7 +15,6 @@ from typing import Literal
 
 from fp4lab.data.corpus import Cut
 from fp4lab.data.pieces import Document, encoded, texts
-from fp4lab.data.progress import Advance, amount_progress
 from fp4lab.data.scan import scan
 from fp4lab.data.shard_writer import PROGRESS, PartWriter, Progress
 from fp4lab.data.shards import (
@@ -42,6 +41,7 @@ from fp4lab.data.tokenizer import (
     train_bpe,
 )
 from fp4lab.errors import InputError, optional, whole
+from fp4lab.progress import Advance, shown
 from fp4lab.specs.files import (
     read_record,
     remove_leftovers,
@@ -216,7 +216,7 @@ def _prepare(folder: Path, plan: Plan, given: _Given, paths: dict[str, Path]) ->
     parts = _documents(plan, paths)
     tokenizer = _tokenizer(folder, given, parts[TRAIN])
     work = _Encoding(folder, tokenizer, plan.shard_tokens)
-    with amount_progress("encoding", sum(file.num_bytes for file in plan.files)) as advance:
+    with shown("encoding", sum(file.num_bytes for file in plan.files)) as advance:
         done = {name: work.part(name, documents, advance) for name, documents in parts.items()}
     index = Index(
         plan=plan, vocabulary=work.vocabulary, train=done[TRAIN], validation=done[VALIDATION]
@@ -264,7 +264,7 @@ def _tokenizer(
         return FileTokenizer.read(path, boundary=given.boundary)
     assert given.vocab_size is not None
     total = min(TRAINED_ON, sum(document.end - document.begin for document in documents))
-    with amount_progress("training the tokenizer", total) as advance:
+    with shown("training the tokenizer", total) as advance:
         file = train_bpe(_shown(texts(documents, limit=TRAINED_ON), advance), given.vocab_size)
     # Before it is written: a boundary that it lacks should leave nothing behind.
     found = FileTokenizer(file, where="the trained tokenizer", boundary=given.boundary)

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from fp4lab import cli
 from fp4lab.train import FitConfig, RunConfig, fit, logs, toml, train
 from fp4lab.train.command import with_project
 from fp4lab.train.metrics import Event, numbers, read
@@ -76,7 +75,7 @@ def test_tensorboard_shows_every_number_once(
 @pytest.mark.parametrize("package", ["tensorboard", "wandb"])
 def test_a_missing_package_is_one_line_before_anything_is_made(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
 ) -> None:  # fmt: skip
     real = importlib.import_module
 
@@ -87,9 +86,7 @@ def test_a_missing_package_is_one_line_before_anything_is_made(
 
     monkeypatch.setattr(importlib, "import_module", missing)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["train", f"--{package}", "--steps", "1", "--out", "run"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    error = refused("train", f"--{package}", "--steps", "1", "--out", "run")
     assert f"needs the package {package}; add it: pip install {package}\n" in error
     assert list(tmp_path.iterdir()) == []
 
