@@ -54,6 +54,16 @@ def test_the_json_may_have_its_own_place(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"roofline.png"}
 
 
+def test_the_json_may_take_the_place_of_the_tables(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main([*QUICK, "--json", "-", "--out", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["missing"] == {}
+    assert f"roofline: {tmp_path}/roofline.png\n" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["roofline.png"]
+
+
 def test_an_interrupt_shows_what_was_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
