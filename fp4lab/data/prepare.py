@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fp4lab.data.corpus import Cut
+from fp4lab.data.corpus import Cut, check_fraction
 from fp4lab.data.pieces import Document, encoded, texts
 from fp4lab.data.scan import scan
 from fp4lab.data.shard_writer import PROGRESS, PartWriter, Progress
@@ -96,7 +96,8 @@ def prepare(
     """
     folder = Path(out)
     given = _Given.of(str(source), str(tokenizer), vocab_size, boundary)
-    _check(shard_tokens, validation_fraction)
+    whole("shard_tokens", shard_tokens, 1, 2**40)
+    check_fraction(validation_fraction)
     found = find(given.source)
     _check_folder(folder)
     plan = _plan(found, given, validation_fraction, shard_tokens)
@@ -138,15 +139,6 @@ class _Given:
             return cls(source, "bpe", None, size, boundary)
         file = FileTokenizer.read(Path(tokenizer), boundary=boundary)
         return cls(source, "file", file, None, boundary)
-
-
-def _check(shard_tokens: int, validation_fraction: float) -> None:
-    whole("shard_tokens", shard_tokens, 1, 2**40)
-    if not 0 < validation_fraction <= 0.5:
-        raise InputError(
-            f"validation_fraction={validation_fraction!r} is outside (0, 0.5]; give a part such as "
-            "0.05"
-        )
 
 
 def _plan(found: Source, given: _Given, fraction: float, shard_tokens: int) -> Plan:
