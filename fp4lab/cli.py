@@ -165,7 +165,7 @@ def inspect(words: list[str]) -> int:
 
 def report(words: list[str]) -> int:
     """Draw a comparison's report again."""
-    from fp4lab.studies import command
+    from fp4lab.report import command
 
     return command.redraw(parse("report", command.ReportArguments, words))
 

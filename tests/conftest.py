@@ -10,6 +10,7 @@ patched. Left out: code that inductor generates, and float4_e2m1fn_x2, which tor
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -79,6 +80,33 @@ def fixed_seed() -> int:
     np.random.seed(seed)
     torch.manual_seed(seed)
     return seed
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Gives a command that cannot be run: all that it prints is one line on standard error."""
+    from fp4lab import cli
+
+    def line(*words: str) -> str:
+        assert cli.main(words) == 2
+        out, err = capsys.readouterr()
+        assert (out, err[:8], err.count("\n"), err[-1]) == ("", "fp4lab: ", 1, "\n")
+        return err
+
+    return line
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A stream that says it is a terminal, of 120 columns."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    return Terminal()
 
 
 @pytest.fixture

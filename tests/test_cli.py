@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def test_an_interrupt_while_libraries_are_imported_has_no_traceback(tmp_path: Pa
 def test_a_user_error_is_one_line_and_status_2(
     arguments: list[str],
     message: str,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -110,12 +111,7 @@ def test_a_user_error_is_one_line_and_status_2(
         Path("late.toml").write_text(late.to_toml())
     if "zero.toml" in arguments:
         Path("zero.toml").write_text("steps = 0\n")
-    assert cli.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith("fp4lab: ")
-    assert message in err
+    assert message in refused(*arguments)
     assert {path.name for path in tmp_path.iterdir()} <= {"late.toml", "zero.toml"}
 
 

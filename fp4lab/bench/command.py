@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from tyro.conf import FlagCreatePairsOff
 
 from fp4lab.bench import peer_rows, roofline, table
 from fp4lab.bench.measure import LEAST_ROUNDS
 from fp4lab.bench.rows import STATED_SIZE, Setting, pick
 from fp4lab.bench.run import all_rows, measure_rows
 from fp4lab.errors import InputError, describe
-from fp4lab.specs.options import Unset
+from fp4lab.specs.figures import STDOUT
+from fp4lab.specs.options import JsonFile, Unset
 
 FILE = "bench.json"
 #: the shapes that follow from the size consist of whole blocks for its multiples
@@ -34,7 +36,7 @@ class BenchArguments:
 
     ops: Unset[str] = None
     """Which rows, by parts of their names or patterns, with commas between them; by default all."""
-    peers: bool = False
+    peers: FlagCreatePairsOff[bool] = False
     """Whether to measure other packages too; those that are installed, eager and compiled."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where to measure."""
@@ -44,8 +46,8 @@ class BenchArguments:
     """Side of the matrices, a multiple of 128; the shapes of products follow from it."""
     repeats: int = LEAST_ROUNDS
     """Rounds of which the median is taken; 5 or more."""
-    json: Unset[Path] = None
-    """File for everything that was measured."""
+    json: JsonFile = None
+    """File for everything that was measured; - prints it instead of the tables."""
     out: Unset[Path] = None
     """Folder for the roofline figure, and for the JSON file if no other place is given."""
 
@@ -57,7 +59,7 @@ def bench(given: BenchArguments) -> int:
     """
     setting = checked(given)
     path = given.json or (given.out and given.out / FILE)
-    if given.json:
+    if given.json and given.json != STDOUT:
         _check_writable("json", given.json)
     if given.out:
         _check_writable("out", given.out / roofline.NAME)
@@ -71,11 +73,14 @@ def bench(given: BenchArguments) -> int:
         missing=missing,
         on_row=lambda at, name: _say(at + 1, len(rows), name),
     )
-    table.show(findings)
+    told = sys.stderr if path == STDOUT else sys.stdout
+    if path != STDOUT:
+        table.show(findings)
     if path:
-        print(f"measurements: {findings.save(path)}")
+        findings.save(path)
+        print(f"measurements: {path}", file=told)
     if given.out and (figure := roofline.save(findings, given.out)):
-        print(f"roofline: {figure}")
+        print(f"roofline: {figure}", file=told)
     return INTERRUPTED if findings.stopped else 0
 
 

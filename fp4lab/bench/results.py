@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from fp4lab.bench.measure import Spread
 from fp4lab.errors import InputError
+from fp4lab.specs.figures import put_json
 
 #: raised whenever a reader of the JSON would have to change
 SCHEMA = 1
@@ -102,8 +103,8 @@ class Findings:
     stopped: str = ""
     """The row at which the user stopped it; neither it nor those after it were measured."""
 
-    def to_json(self) -> str:
-        """The findings, and whether each target was met, as JSON."""
+    def save(self, path: Path) -> None:
+        """Write the findings, and whether each target was met, as `put_json` does."""
         plain = {
             "schema": SCHEMA,
             "machine": dict(self.machine),
@@ -112,13 +113,7 @@ class Findings:
             "missing": dict(self.missing),
             "stopped": self.stopped,
         }
-        return json.dumps(plain, indent=1, allow_nan=False) + "\n"
-
-    def save(self, path: Path) -> Path:
-        """Write the JSON, making its folder."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.to_json(), encoding="utf-8")
-        return path
+        put_json(path, plain)
 
     @classmethod
     def load(cls, path: Path) -> Findings:
@@ -145,7 +140,9 @@ class Findings:
 
 def _line(row: Mapping[str, Any]) -> Line:
     fields = {key: value for key, value in row.items() if key != "met"}
-    for name, kind in (("seconds", Spread), ("value", Spread), ("target", Target)):
+    for name in ("seconds", "value"):
         if fields[name] is not None:
-            fields[name] = kind(**fields[name])
+            fields[name] = Spread(**{key: float(value) for key, value in fields[name].items()})
+    if fields["target"] is not None:
+        fields["target"] = Target(**fields["target"])
     return Line(**fields)

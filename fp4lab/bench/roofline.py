@@ -66,6 +66,6 @@ def _bars(ax: Axes, lines: Sequence[Line], label: str) -> None:
     ax.barh(places, rates, height=0.6, color=COLOURS[0])
     ax.vlines(roofs, [p - 0.4 for p in places], [p + 0.4 for p in places], color=INK, linewidth=2)
     ax.set_yticks(places, [line.name for line in lines], fontsize=8)
-    ax.set_xlabel(label, color=INK)
+    ax.set_xlabel(label)
     ax.set_xlim(left=0)
     ax.grid(visible=True, axis="x", color=GREY, alpha=0.25, linewidth=0.6)

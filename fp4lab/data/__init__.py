@@ -4,7 +4,7 @@ from fp4lab.data.batches import TokenBatches, bits_per_byte
 from fp4lab.data.corpus import Corpus, Split, TextFile, split
 from fp4lab.data.prepare import prepare
 from fp4lab.data.shards import Shards, is_shards
-from fp4lab.data.sources import folder, load, standard_library
+from fp4lab.data.sources import load
 from fp4lab.data.tokenizer import ByteTokenizer, FileTokenizer
 
 __all__ = [
@@ -16,10 +16,8 @@ __all__ = [
     "TextFile",
     "TokenBatches",
     "bits_per_byte",
-    "folder",
     "is_shards",
     "load",
     "prepare",
     "split",
-    "standard_library",
 ]

@@ -35,7 +35,7 @@ class TextFile:
 class Corpus:
     """The bytes of some files, one after the other, as a read-only uint8 array.
 
-    Make one with `Corpus.from_files`, or with a function of `fp4lab.data.sources`.
+    Make one with `Corpus.from_files`, or with `load`.
 
     >>> Corpus.from_files("two", [("a.txt", b"ab"), ("b.txt", b"c")]).data
     array([97, 98, 99], dtype=uint8)
@@ -120,6 +120,14 @@ def split(corpus: Corpus, fraction: float) -> Split:
     return Split(data[: cut.border], data[cut.border :], cut.held_out, cut.cut_file)
 
 
+def check_fraction(fraction: float) -> None:
+    """InputError unless so much of a text can be held out."""
+    if not 0 < fraction <= 0.5:
+        raise InputError(
+            f"validation_fraction={fraction!r} is outside (0, 0.5]; give a part such as 0.05"
+        )
+
+
 @dataclass(frozen=True)
 class Cut:
     """The files of a text in the order of the split, and the byte where the held-out part begins.
@@ -137,10 +145,7 @@ class Cut:
     @classmethod
     def of(cls, files: Sequence[TextFile], fraction: float) -> Cut:
         """Where to cut; `InputError` unless 0 < fraction <= 0.5."""
-        if not 0 < fraction <= 0.5:
-            raise InputError(
-                f"validation_fraction={fraction!r} is outside (0, 0.5]; give a part such as 0.05"
-            )
+        check_fraction(fraction)
         ordered = tuple(sorted(files, key=_name_hash))
         starts, total = _starts(ordered), sum(file.num_bytes for file in ordered)
         border = total - round(total * fraction)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fp4lab.data.corpus import Cut
+from fp4lab.data.corpus import Cut, check_fraction
 from fp4lab.data.pieces import Document, encoded, texts
-from fp4lab.data.progress import Advance, amount_progress
 from fp4lab.data.scan import scan
 from fp4lab.data.shard_writer import PROGRESS, PartWriter, Progress
 from fp4lab.data.shards import (
@@ -39,10 +38,10 @@ from fp4lab.data.tokenizer import (
     SMALLEST_VOCABULARY,
     ByteTokenizer,
     FileTokenizer,
-    tokenizers,
     train_bpe,
 )
-from fp4lab.errors import InputError, whole
+from fp4lab.errors import InputError, optional, whole
+from fp4lab.progress import Advance, shown
 from fp4lab.specs.files import (
     read_record,
     remove_leftovers,
@@ -97,7 +96,8 @@ def prepare(
     """
     folder = Path(out)
     given = _Given.of(str(source), str(tokenizer), vocab_size, boundary)
-    _check(shard_tokens, validation_fraction)
+    whole("shard_tokens", shard_tokens, 1, 2**40)
+    check_fraction(validation_fraction)
     found = find(given.source)
     _check_folder(folder)
     plan = _plan(found, given, validation_fraction, shard_tokens)
@@ -134,20 +134,11 @@ class _Given:
                 )
             return cls(source, "bytes", None, None, None)
         if tokenizer == BPE:
-            tokenizers()
+            optional("tokenizers", argument=f"tokenizer={BPE!r}", package="tokenizers")
             size = whole("vocab_size", vocab_size, SMALLEST_VOCABULARY, 2**24)
             return cls(source, "bpe", None, size, boundary)
         file = FileTokenizer.read(Path(tokenizer), boundary=boundary)
         return cls(source, "file", file, None, boundary)
-
-
-def _check(shard_tokens: int, validation_fraction: float) -> None:
-    whole("shard_tokens", shard_tokens, 1, 2**40)
-    if not 0 < validation_fraction <= 0.5:
-        raise InputError(
-            f"validation_fraction={validation_fraction!r} is outside (0, 0.5]; give a part such as "
-            "0.05"
-        )
 
 
 def _plan(found: Source, given: _Given, fraction: float, shard_tokens: int) -> Plan:
@@ -217,7 +208,7 @@ def _prepare(folder: Path, plan: Plan, given: _Given, paths: dict[str, Path]) ->
     parts = _documents(plan, paths)
     tokenizer = _tokenizer(folder, given, parts[TRAIN])
     work = _Encoding(folder, tokenizer, plan.shard_tokens)
-    with amount_progress("encoding", sum(file.num_bytes for file in plan.files)) as advance:
+    with shown("encoding", sum(file.num_bytes for file in plan.files)) as advance:
         done = {name: work.part(name, documents, advance) for name, documents in parts.items()}
     index = Index(
         plan=plan, vocabulary=work.vocabulary, train=done[TRAIN], validation=done[VALIDATION]
@@ -265,7 +256,7 @@ def _tokenizer(
         return FileTokenizer.read(path, boundary=given.boundary)
     assert given.vocab_size is not None
     total = min(TRAINED_ON, sum(document.end - document.begin for document in documents))
-    with amount_progress("training the tokenizer", total) as advance:
+    with shown("training the tokenizer", total) as advance:
         file = train_bpe(_shown(texts(documents, limit=TRAINED_ON), advance), given.vocab_size)
     # Before it is written: a boundary that it lacks should leave nothing behind.
     found = FileTokenizer(file, where="the trained tokenizer", boundary=given.boundary)

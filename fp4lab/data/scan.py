@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fp4lab.data.corpus import TextFile
-from fp4lab.data.progress import Advance, amount_progress
 from fp4lab.data.sources import Source
 from fp4lab.errors import InputError
+from fp4lab.progress import Advance, shown
 
 CHUNK = 1 << 20
 
@@ -22,7 +22,7 @@ def scan(found: Source, *, is_text: bool) -> list[TextFile]:
     """
     kept: dict[str, TextFile] = {}
     sizes = [path.stat().st_size for _, path in found.files]
-    with amount_progress("reading", sum(sizes)) as advance:
+    with shown("reading", sum(sizes)) as advance:
         for name, path in found.files:
             chunks = _chunks(path, advance)
             size, digest = _measured(_checked(chunks, path) if is_text else chunks)

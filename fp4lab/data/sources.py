@@ -15,7 +15,7 @@ TEXT_SUFFIXES = frozenset(
     {".txt", ".md", ".rst", ".tex", ".html", ".py", ".pyi", ".sh", ".jl", ".js", ".ts"}
     | {".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".rs", ".go", ".java", ".lean"}
 )
-"""Suffixes, in lower case, that `folder` takes for text."""
+"""Suffixes, in lower case, of what is text in a folder."""
 
 
 @dataclass(frozen=True)
@@ -78,28 +78,6 @@ def load(source: str) -> Corpus:
     Corpus(name='notes.txt', num_bytes=10, files=1)
     """
     return find(source).read()
-
-
-def standard_library() -> Corpus:
-    """The source of the running Python's standard library, by the fixed list `MODULES`.
-
-    About 6.6 million bytes of English and code on any machine without a download. Errors as `find`.
-
-    >>> standard_library().name
-    'stdlib'
-    """
-    return load("stdlib")
-
-
-def folder(path: str | Path) -> Corpus:
-    """All text files below a folder, or one file of any name; see `find`.
-
-    >>> Path("more").mkdir()
-    >>> _ = Path("more/a.md").write_bytes(b"Text."), Path("more/b.bin").write_bytes(b"no text")
-    >>> folder("more")
-    Corpus(name='more', num_bytes=5, files=1)
-    """
-    return load(f"./{path}" if str(path) == "stdlib" else str(path))
 
 
 def _module_source(root: Path, module: str) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fp4lab.doctor import findings, hardware, packages, probe
+from fp4lab.specs.figures import STDOUT, put_json
+from fp4lab.specs.options import JsonFile
 
 USABLE, BROKEN = 0, 2
 
@@ -17,8 +19,8 @@ class DoctorArguments:
     be used and 2 where something is broken.
     """
 
-    json: bool = False
-    """Whether to print JSON."""
+    json: JsonFile = None
+    """File for what was found; - prints it instead of the text."""
 
 
 def doctor(given: DoctorArguments) -> int:
@@ -31,5 +33,8 @@ def doctor(given: DoctorArguments) -> int:
         *hardware.caches(),
         *packages.extras(),
     ]
-    print(findings.as_json(lines) if given.json else findings.as_text(lines))
+    if given.json != STDOUT:
+        print(findings.as_text(lines))
+    if given.json:
+        put_json(given.json, findings.in_sections(lines))
     return BROKEN if findings.broken(lines) else USABLE

@@ -62,15 +62,14 @@ def broken(lines: Iterable[Line]) -> list[Line]:
     return [line for line in lines if line.state == State.BROKEN]
 
 
-def as_json(lines: Iterable[Line]) -> str:
+def in_sections(lines: Iterable[Line]) -> dict[str, Any]:
     """Every line by its section and name, and whether fp4lab can be used."""
     lines = list(lines)
     sections: dict[str, dict[str, Any]] = {}
     for line in lines:
         plain = asdict(line)
         sections.setdefault(plain.pop("section"), {})[plain.pop("name")] = plain
-    found = {"schema": SCHEMA, "usable": not broken(lines), "sections": sections}
-    return json.dumps(found, indent=1)
+    return {"schema": SCHEMA, "usable": not broken(lines), "sections": sections}
 
 
 def as_text(lines: Iterable[Line]) -> str:

@@ -18,8 +18,7 @@ from fp4lab.nn.gemms import hadamard_padding
 from fp4lab.nn.linear import Linear
 from fp4lab.nn.report import Action, ConversionReport, Row
 from fp4lab.nn.survey import Found, is_sharded, survey
-from fp4lab.recipes import LinearRecipe, Recipe, Resolved
-from fp4lab.recipes.files import find
+from fp4lab.recipes import LinearRecipe, Recipe, Resolved, find
 from fp4lab.recipes.view import short
 
 

@@ -18,11 +18,16 @@ MARKERS = ("o", "s", "^", "D")
 
 
 def axes(ax: Axes | None, x_label: str, y_label: str, *, size: tuple[float, float]) -> Axes:
-    """The given axes, or those of a new figure of a size in inches; labelled, with a light grid."""
+    """The given axes, or those of a new figure of a size in inches; `labelled`."""
     if ax is None:
         import matplotlib.pyplot as plt
 
         _, ax = plt.subplots(figsize=size, layout="constrained")
+    return labelled(ax, x_label, y_label)
+
+
+def labelled(ax: Axes, x_label: str, y_label: str) -> Axes:
+    """The axes with labels and a light grid, without the top and right of the frame."""
     ax.set_xlabel(x_label)
     ax.set_ylabel(y_label)
     ax.set_axisbelow(True)

@@ -10,7 +10,7 @@ dY  -            nvfp4 SR8    nvfp4 SR8 RHT16
 """
 
 from fp4lab.recipes import published
-from fp4lab.recipes.files import read
+from fp4lab.recipes.files import find, read
 from fp4lab.recipes.operands import Gemm, LinearRecipe, Operand, Source
 from fp4lab.recipes.recipe import Recipe, Switch
 from fp4lab.recipes.registry import get, names, register
@@ -30,6 +30,7 @@ __all__ = [
     "Rule",
     "Source",
     "Switch",
+    "find",
     "get",
     "names",
     "read",

@@ -1,4 +1,4 @@
-"""`fp4lab diff`: its options, and what it does."""
+"""`fp4lab report` and `fp4lab diff`: their options, and what they do."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from fp4lab import report
 from fp4lab.report.differences import differences
+from fp4lab.report.folder import SUMMARY
+from fp4lab.report.summary import Summary
 
-COMPARED = 0
+DONE = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportArguments:
+    """Draw the report of a finished comparison again, and print its table."""
+
+    folder: Positional[Path]
+    """The comparison's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +37,15 @@ class DiffArguments:
     """Another run's folder."""
 
 
+def redraw(given: ReportArguments) -> int:
+    """Write the report again; the exit status."""
+    path = report.write(given.folder)
+    report.show(Summary.read(given.folder / SUMMARY))
+    print(f"report: {path}")
+    return DONE
+
+
 def diff(given: DiffArguments) -> int:
     """Print the differences; the exit status."""
     print(differences(given.first, given.second))
-    return COMPARED
+    return DONE

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fp4lab.plots import style as shared
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -47,8 +49,8 @@ DARK = Palette(
     "#15181c", "#e3e6e9", "#a9b1b9", "#8ab8f5", "#22272c", "#33270f", "#e0962f", "#3a4148"
 )
 INK = LIGHT.ink
-GREY = "#7f8489"
-COLOURS = ("#2f7de1", "#d95f1e", "#1f9564", "#b455c8", "#a87b00", "#d9427f", "#0e93a8")
+GREY = shared.GREY
+COLOURS = (*shared.CYCLE, "#a87b00", "#d9427f", "#0e93a8")
 DASHES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", (0, (5, 1)), (0, (3, 1, 1, 1)))
 
 
@@ -85,18 +87,17 @@ def new_figure(width: float, height: float) -> Figure:
 
 def axes(figure: Figure, x_label: str, y_label: str) -> Axes:
     """The figure's only axes, bare and in ink."""
-    ax = figure.add_subplot()
+    ax = shared.labelled(figure.add_subplot(), x_label, y_label)
     ink(ax)
-    ax.set_xlabel(x_label, color=INK)
-    ax.set_ylabel(y_label, color=INK)
-    ax.grid(visible=True, color=GREY, alpha=0.25, linewidth=0.6)
     return ax
 
 
 def ink(ax: Axes) -> None:
-    """Draw the frame and ticks in ink, leave out the top and right of the frame and the ground."""
+    """Draw frame, ticks and labels in ink; no top and right of the frame, and no ground."""
     ax.patch.set_visible(False)
     ax.tick_params(colors=INK)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.label.set_color(INK)
     for side, spine in ax.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(INK)

@@ -1,4 +1,4 @@
-"""`fp4lab compare` and `fp4lab report`: their options, and what they do."""
+"""`fp4lab compare`: its options, and what it does."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tyro.conf import Positional
+from tyro.conf import FlagCreatePairsOff
 
 from fp4lab import report
-from fp4lab.report.folder import SUMMARY
 from fp4lab.report.summary import FAILED, Summary
 from fp4lab.specs.options import Unset
 from fp4lab.studies.comparison import compare_runs
@@ -55,7 +54,7 @@ class CompareArguments:
     completes blocks with zeros."""
     device: Unset[Literal["auto", "cpu", "cuda"]] = None
     """Where to train; by default on a GPU if there is one."""
-    tensorboard: bool = False
+    tensorboard: FlagCreatePairsOff[bool] = False
     """Whether every run writes TensorBoard event files too."""
     wandb: Unset[str] = None
     """Weights & Biases project to log the runs to, too; "fp4lab" if no name follows."""
@@ -67,14 +66,6 @@ class CompareArguments:
     """Runs at a time; by default one a core."""
     confidence: float = 0.95
     """Confidence of the intervals."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportArguments:
-    """Draw the report of a finished comparison again, and print its table."""
-
-    folder: Positional[Path]
-    """The comparison's folder."""
 
 
 def compare(given: CompareArguments) -> int:
@@ -101,14 +92,6 @@ def compare(given: CompareArguments) -> int:
     report.show(found.summary)
     print(f"report: {found.report}")
     return exit_status(found.summary)
-
-
-def redraw(given: ReportArguments) -> int:
-    """Write the report again; the exit status."""
-    path = report.write(given.folder)
-    report.show(Summary.read(given.folder / SUMMARY))
-    print(f"report: {path}")
-    return COMPARED
 
 
 def run_config(given: CompareArguments) -> RunConfig:

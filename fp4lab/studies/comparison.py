@@ -15,8 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from fp4lab.errors import InputError, expect
-from fp4lab.recipes import Recipe
-from fp4lab.recipes.files import find
+from fp4lab.recipes import Recipe, find
 from fp4lab.studies.child import end_unguarded_child
 from fp4lab.studies.facts import module_facts, run_facts, settings, tokens_of
 from fp4lab.studies.plan import Comparison, Plan

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from fp4lab.data.progress import amount_progress
+from fp4lab.progress import shown
 from fp4lab.specs.options import Unset
 from fp4lab.train import toml
 from fp4lab.train.config import RunConfig
@@ -127,7 +127,7 @@ def train(given: TrainArguments) -> int:
 
 def evaluate(given: EvalArguments) -> int:
     """Evaluate and print what came out; the exit status."""
-    with amount_progress("evaluating", None, unit="tokens") as advance:
+    with shown("evaluating", None, unit="tokens") as advance:
         found = evaluate_checkpoint(
             given.checkpoint,
             data=given.data,

@@ -23,8 +23,7 @@ import torch
 
 from fp4lab.data.tokenizer import Tokenizer
 from fp4lab.errors import InputError, NonFiniteError, whole
-from fp4lab.recipes import Recipe
-from fp4lab.recipes.files import find
+from fp4lab.recipes import Recipe, find
 from fp4lab.train.config import RunConfig
 from fp4lab.train.evaluation import restored
 from fp4lab.train.forward import Forward, reproducible

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fp4lab.recipes.files import find
+from fp4lab.recipes import find
 from fp4lab.train.config import RunConfig
 from fp4lab.train.folder import FitResult
 from fp4lab.train.loop import OnEvent, fit

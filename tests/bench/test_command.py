@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,16 @@ def test_the_json_may_have_its_own_place(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"roofline.png"}
 
 
+def test_the_json_may_take_the_place_of_the_tables(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main([*QUICK, "--json", "-", "--out", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["missing"] == {}
+    assert f"roofline: {tmp_path}/roofline.png\n" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["roofline.png"]
+
+
 def test_an_interrupt_shows_what_was_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -96,12 +107,9 @@ def test_peers_that_are_not_installed_are_named(
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, refused: Callable[..., str]
 ) -> None:
-    assert cli.main(["bench", *words]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert message in err
+    assert message in refused("bench", *words)
 
 
 @pytest.mark.parametrize("argument", ["json", "out"])

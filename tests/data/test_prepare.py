@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import io
 import itertools
 import json
 import multiprocessing
@@ -20,8 +19,7 @@ import numpy as np
 import pytest
 
 from fp4lab import cli
-from fp4lab.data import Corpus, Shards, load, pieces, prepare, progress, split
-from fp4lab.data.progress import amount_progress
+from fp4lab.data import Corpus, Shards, load, pieces, prepare, split
 from fp4lab.data.shard_writer import PROGRESS
 from fp4lab.errors import InputError, describe
 from tests.data.texts import words, write_texts
@@ -325,7 +323,7 @@ def _keys(text: str) -> list[str]:
 
 
 def test_bad_input_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
@@ -362,11 +360,7 @@ def test_bad_input_is_one_line(
             ),
         ]
     for arguments, message in cases:
-        assert cli.main(["data", "prepare", *arguments]) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1)
-        assert err.startswith("fp4lab: ")
-        assert message in err
+        assert message in refused("data", "prepare", *arguments)
         assert not Path("x").exists()
 
 
@@ -426,32 +420,6 @@ def _prepare_in_little_memory(path: Path, out: Path) -> None:
     limit = pages * resource.getpagesize() + (32 << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     prepare(path, out)
-
-
-def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    stream = io.StringIO()
-    with amount_progress("reading", 5000, stream=stream) as advance:
-        for _ in range(25):
-            now += 1.0
-            advance(200)
-    assert stream.getvalue().splitlines() == [
-        "reading: 2,000 of 5,000 bytes", "reading: 4,000 of 5,000 bytes",
-    ]  # fmt: skip
-
-
-def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    stream = Terminal()
-    with amount_progress("reading", 5000, stream=stream) as advance:
-        advance(5000)
-    assert "5,000/5,000 bytes" in stream.getvalue()
 
 
 def test_mapped_tokens_are_the_array_they_hold(tmp_path: Path) -> None:

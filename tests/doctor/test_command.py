@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_a_usable_machine(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{section}\n" in out
     assert out.endswith("\nusable\n")
     assert max(map(len, out.splitlines())) < 250
-    assert cli.main(["doctor", "--json"]) == 0
+    assert cli.main(["doctor", "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["schema"], found["usable"]) == (1, True)
     assert found["sections"]["self-test"]["reference"] == {
@@ -43,15 +44,18 @@ def test_a_usable_machine(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_a_broken_one(capsys: pytest.CaptureFixture[str], said: list[Line]) -> None:
+def test_a_broken_one(capsys: pytest.CaptureFixture[str], said: list[Line], tmp_path: Path) -> None:
     said.append(BAD)
     assert cli.main(["doctor"]) == 2
     out = capsys.readouterr().out
     assert "  ! native-v4          codes 00, recorded 01\n" in out
     assert f"{'':<23}pip install it\n" in out
     assert out.endswith("\nbroken: self-test native-v4\n")
-    assert cli.main(["doctor", "--json"]) == 2
+    assert cli.main(["doctor", "--json", "-"]) == 2
     assert json.loads(capsys.readouterr().out)["usable"] is False
+    assert cli.main(["doctor", "--json", str(tmp_path / "found.json")]) == 2
+    assert capsys.readouterr().out == out
+    assert json.loads((tmp_path / "found.json").read_text())["usable"] is False
 
 
 def test_lines_pass_through_json() -> None:

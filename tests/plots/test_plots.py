@@ -33,8 +33,6 @@ from fp4lab.formats import (
     Ties,
 )
 from fp4lab.functional import fake_quantize, noise_state
-from fp4lab.plots import style
-from fp4lab.report import style as report_style
 
 PLAIN = BlockFormat(name="e2m1", element=E2M1)
 TRANSFORM = Hadamard(16, NVFP4_SIGNS)
@@ -107,11 +105,6 @@ def test_text_has_the_colour_of_the_style(name: str, look: str) -> None:
     assert min(drawn.x0, drawn.y0) >= -0.01
     assert drawn.x1 <= whole.x1 + 0.01
     assert drawn.y1 <= whole.y1 + 0.01
-
-
-def test_colours_are_those_of_the_report() -> None:
-    """Which are tested for their contrast on white and on black."""
-    assert {style.GREY, *style.CYCLE} <= {report_style.GREY, *report_style.COLOURS}
 
 
 def test_importing_it_loads_no_matplotlib() -> None:

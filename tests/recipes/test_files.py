@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from fp4lab import formats, recipes
 from fp4lab.errors import InputError
 from fp4lab.formats import ELEMENTS, BlockFormat, Hadamard, Rounding
-from fp4lab.recipes import Blocks, Gemm, LinearRecipe, Operand, Recipe, Rule, Source, Switch
-from fp4lab.recipes.files import find
+from fp4lab.recipes import Blocks, Gemm, LinearRecipe, Operand, Recipe, Rule, Source, Switch, find
 from fp4lab.recipes.places import DGRAD_W
 from fp4lab.recipes.published import PUBLISHED
 

@@ -7,6 +7,7 @@ import io
 import math
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -200,9 +201,7 @@ def test_logits_that_are_not_finite_are_an_error(
         text_of(run, "a")
 
 
-def test_bad_input_is_one_line(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(run: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "model.safetensors").write_bytes(b"x")
     (tmp_path / "other" / "config.json").write_text("{}")
@@ -220,24 +219,16 @@ def test_bad_input_is_one_line(
         ([str(run), "--prompt", "a", "--recipe", "nvpf4"], "did you mean 'nvfp4'?"),
     ]
     for arguments, message in cases:
-        assert_one_line(["generate", *arguments, "--device", "cpu"], message, capsys)
+        assert message in refused("generate", *arguments, "--device", "cpu")
     tensors = newest / "model.safetensors"
     whole = tensors.read_bytes()
     tensors.write_bytes(whole[:-5])
     for command in (["generate", str(run), "--prompt", "a"], ["eval", str(run)]):
-        assert_one_line(command, "model.safetensors has", capsys)
+        assert "model.safetensors has" in refused(*command)
     tensors.write_bytes(whole)
     (run / "config.toml").rename(run / "gone.toml")
     for command in (["generate", str(run), "--prompt", "a"], ["eval", str(run)]):
-        assert_one_line(command, "config.toml is missing; a checkpoint is used in its", capsys)
-
-
-def assert_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("fp4lab: ")
-    assert message in err
+        assert "config.toml is missing; a checkpoint is used in its" in refused(*command)
 
 
 def test_a_run_of_a_users_own_module_has_no_text(

@@ -80,21 +80,13 @@ def test_plain_lines_are_few_and_say_what_remains() -> None:
     ]
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("first", [1, 41])
-def test_a_terminal_gets_a_bar(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    stream = Terminal()
-    with progress(50, stream=stream) as show:
+def test_a_terminal_gets_a_bar(first: int, terminal: io.StringIO) -> None:
+    with progress(50, stream=terminal) as show:
         for step in range(first, 51):
             show(train_event(step))
         show({"kind": "notice", "step": 50, "text": "[bold] is text"})
-    text = stream.getvalue()
+    text = terminal.getvalue()
     assert "50/50" in text
     assert "loss 2.5000" in text
     assert "[bold] is text" in text

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fp4lab import cli, convert, recipes
+from fp4lab import convert, recipes
 from fp4lab.data import ByteTokenizer, prepare
 from fp4lab.errors import InputError
 from fp4lab.train import Evaluation, LanguageTask, RunConfig, evaluate, train
@@ -129,7 +130,7 @@ def test_bad_text_is_one_line(
     run: Path,
     text: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
 ) -> None:
     (tmp_path / "one.txt").write_bytes(b"x")
     cases = [
@@ -139,10 +140,7 @@ def test_bad_text_is_one_line(
         (["--data", str(text), "--windows", "99999"], "windows=99999 must be 1 to "),
     ]
     for arguments, message in cases:
-        assert cli.main(["eval", str(run), "--device", "cpu", *arguments]) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1)
-        assert message in err
+        assert message in refused("eval", str(run), "--device", "cpu", *arguments)
 
 
 def test_other_shards_and_text_that_is_not_utf8_are_refused(

@@ -1,25 +1,30 @@
-"""How much of a text has been done: a bar on a terminal, a line now and then elsewhere."""
+"""How much of some work is done: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from fp4lab.streams import forgiving
 
 LINE_EVERY_S = 10.0
 
-Advance = Callable[[int], None]
+
+class Advance(Protocol):
+    """What is called after each part of the work."""
+
+    def __call__(self, count: int, note: str = "", /) -> None:
+        """Show that `count` more are done, and a note beside."""
 
 
 @contextmanager
-def amount_progress(
+def shown(
     title: str, total: int | None, *, unit: str = "bytes", stream: TextIO | None = None
 ) -> Iterator[Advance]:
-    """A function to be called with how many were done since its last call.
+    """Show how much of `total` is done, as what this gives is told.
 
     Shown on `stream`, by default standard error; where that breaks nothing more is shown. `total`
     is None where it is not known.
@@ -29,19 +34,21 @@ def amount_progress(
         yield _Lines(title, total, unit, stream)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+    of = "" if total is None else f"/{total:,}"
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:,}" + ("" if total is None else f"/{total:,}") + f" {unit}"),
+        DownloadColumn() if unit == "bytes" else TextColumn("{task.completed:,}" + f"{of} {unit}"),
         TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     # It vanishes at its end, for what was done is told by the command.
     console = Console(file=stream)
     with Progress(*columns, console=console, refresh_per_second=4, transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda count: bar.update(task, advance=count)
+        task = bar.add_task(title, total=total, note="")
+        yield lambda count, note="": bar.update(task, advance=count, note=note)
 
 
 class _Lines:
@@ -51,8 +58,9 @@ class _Lines:
         self.done = 0
         self.last = time.monotonic()
 
-    def __call__(self, count: int) -> None:
+    def __call__(self, count: int, note: str = "", /) -> None:
         self.done += count
         if time.monotonic() - self.last >= LINE_EVERY_S:
             self.last = time.monotonic()
-            print(f"{self.title}: {self.done:,}{self.of} {self.unit}", file=self.stream, flush=True)
+            line = f"{self.title}: {self.done:,}{self.of} {self.unit}"
+            print(f"{line}, {note}" if note else line, file=self.stream, flush=True)
