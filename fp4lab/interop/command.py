@@ -10,7 +10,6 @@ from typing import Annotated, TypeAlias
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from fp4lab import formats
 from fp4lab.interop import atomic, inspecting, progress, quantizing, tables
 from fp4lab.interop.inspecting import SortKey
 from fp4lab.interop.layouts import LayoutName
@@ -56,7 +55,7 @@ class InspectArguments:
     path: Annotated[Positional[Path], arg(metavar="PATH")]
     """A safetensors file, a folder of a Hugging Face model, or a .gguf file."""
     format: Repeated = ()
-    """A format to measure, such as nvfp4 or mxfp4; needed where nothing is quantized yet."""
+    """Formats to measure, such as nvfp4 or nvfp4,mxfp4; needed where nothing is quantized yet."""
     sort: SortKey = "sqnr"
     """Order of the rows, the worst first: by the first format's figures, or those of the values."""
     json: Unset[Path] = None
@@ -65,14 +64,13 @@ class InspectArguments:
 
 def quantize(given: QuantizeArguments) -> int:
     """Quantize, and print the summary."""
-    fmt = formats.get(given.format)
     total = open_source(given.source, argument="source").nbytes
     try:
         with progress.shown("quantize", total) as on_tensor:
             summary = quantizing.quantize(
                 given.source,
                 given.out,
-                format=fmt,
+                format=given.format,
                 layout=given.layout,
                 keep=given.keep,
                 share=given.share,
@@ -89,7 +87,8 @@ def quantize(given: QuantizeArguments) -> int:
 
 def inspect(given: InspectArguments) -> int:
     """Measure, and print the tables."""
-    chosen = [formats.get(name) for name in dict.fromkeys(given.format)]
+    words = (word.strip() for given_once in given.format for word in given_once.split(","))
+    chosen = list(dict.fromkeys(word for word in words if word))
     total = open_source(given.path).nbytes
     with progress.shown("inspect", total) as on_tensor:
         found = inspecting.inspect(given.path, chosen, sort=given.sort, on_tensor=on_tensor)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fp4lab.errors import InputError, expect
+from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, Direction, Level
+from fp4lab.functional.arguments import as_format
 from fp4lab.interop import output
 from fp4lab.interop.checkpoint import Checkpoint
 from fp4lab.interop.chunks import Figures, compared, largest, quantized
@@ -85,7 +86,7 @@ def quantize(
     source: str | Path,
     out: str | Path,
     *,
-    format: BlockFormat,
+    format: BlockFormat | str,
     layout: LayoutName,
     keep: Sequence[str] = (),
     share: bool = True,
@@ -99,7 +100,7 @@ def quantize(
         out: a folder for "compressed-tensors" and "modelopt", a name that ends in .gguf for "gguf",
             either a folder or a name that ends in .safetensors for "fp4lab". The other files of a
             model's folder are copied.
-        format: what the weights become.
+        format: what the weights become: one of `fp4lab.formats`, or its name.
         layout: which tool's.
         keep: patterns of names that stay as they are, with shell's wildcards, beside what always
             stays: embeddings, heads, norms, biases, routers, what is not a matrix of floats or does
@@ -117,16 +118,16 @@ def quantize(
             that matches nothing, a format that the layout has no place for, an output that exists.
         OSError: something cannot be read or written; what was there before stays as it was.
 
-    >>> import torch, fp4lab
+    >>> import torch
     >>> from safetensors.torch import save_file
     >>> save_file({"up.weight": torch.ones(32, 64), "up.bias": torch.ones(32)}, "in.safetensors")
-    >>> done = quantize("in.safetensors", "out", format=fp4lab.formats.NVFP4, layout="modelopt")
+    >>> done = quantize("in.safetensors", "out", format="nvfp4", layout="modelopt")
     >>> [(row.name, row.kept) for row in done.rows]
     [('up.bias', 'bias'), ('up.weight', '')]
     """
-    expect("format", format, BlockFormat, "use one of fp4lab.formats, or formats.get(name)")
+    fmt = as_format(format, "format")
     how, target = layout_of_name(layout), Path(out)
-    how.check_format(format)
+    how.check_format(fmt)
     opened = open_source(source, argument="source")
     output.check(how.name, target, overwrite=overwrite, source=opened.path)
     checkpoint = Checkpoint(opened)
@@ -135,7 +136,7 @@ def quantize(
             f"source={str(source)!r} is quantized already ({checkpoint.layout}); give the weights "
             "in high precision, or move it to another layout with fp4lab.interop.write"
         )
-    work = _Work(opened, how, format, share=share, patterns=keep, on_tensor=on_tensor)
+    work = _Work(opened, how, fmt, share=share, patterns=keep, on_tensor=on_tensor)
     output.write_plan(work.plan(), target, overwrite=overwrite, fill=work.fill)
     return work.summary()
 

@@ -51,6 +51,8 @@ def test_inspect_prints_the_table_worst_first(
     words = ["inspect", str(source), "--format", "nvfp4", "--format", "mxfp4"]
     assert cli.main([*words, "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert cli.main(["inspect", str(source), "--format", "nvfp4, mxfp4", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
     values = [row["errors"]["nvfp4"]["sqnr_db"] for row in found["rows"]]
     assert values == sorted(values)
     assert cli.main([*words, "--json", str(tmp_path / "x" / "found.json")]) == 0
