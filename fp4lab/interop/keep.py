@@ -46,7 +46,7 @@ def reasons(
         layer = name.removesuffix(".weight")
         matching = [r.pattern for r in rules if r.match(Layer(name)) or r.match(Layer(layer))]
         unused.difference_update(matching)
-        asked = f"--keep {matching[0]}" if matching else ""
+        asked = f"keep={matching[0]!r}" if matching else ""
         found[name] = _reason(entry, layer, config) or asked or how.refusal(name, entry.shape, fmt)
     if unused:
         raise InputError(

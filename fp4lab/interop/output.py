@@ -17,7 +17,7 @@ from fp4lab.interop.configs import Described, have_inputs, kept_layers
 from fp4lab.interop.gguf_header import Key, uint32
 from fp4lab.interop.layouts import Layout, LayoutName, matrix_of
 from fp4lab.interop.sink import Sink, Slot, gguf_sink, safetensors_sink
-from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, Source
+from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, STAMP, Source
 from fp4lab.interop.stored import kind_of
 from fp4lab.tensor.files import FILE_CONVENTION, description
 
@@ -163,6 +163,7 @@ def _keys(plan: Plan, slots: Sequence[Slot]) -> dict[str, Key]:
     if len(types) == 1:
         keys["general.file_type"] = uint32(_FILE_TYPES[types.pop()])
     keys["general.quantization_version"] = uint32(2)
+    keys[STAMP] = gguf_header.string(fp4lab.__version__)
     return keys
 
 

@@ -22,6 +22,8 @@ from fp4lab.interop.gguf_header import TYPES, Key
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+#: the key of a GGUF file that was written here
+STAMP = "fp4lab.version"
 #: names of files that are unpickled by those who read them
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 #: more than any configuration or index of a model takes
@@ -56,6 +58,11 @@ class Source:
     def is_gguf(self) -> bool:
         """Whether it is a GGUF file."""
         return self.keys is not None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the files say that they were written here."""
+        return "fp4lab" in self.metadata or STAMP in (self.keys or {})
 
     @property
     def nbytes(self) -> int:

@@ -62,7 +62,7 @@ def show_inspection(found: Inspection) -> None:
         lines.append(f"layout {found.layout}: {told}, {size}")
     if found.skipped:
         kinds_ = ", ".join(f"{n} {dtype}" for dtype, n in Counter(found.skipped.values()).items())
-        lines.append(f"no floats: {kinds_}")
+        lines.append(f"not measured, for they hold no floats, or nothing: {kinds_}")
     for line in lines:
         console.print(line, highlight=False, markup=False)
 

@@ -78,7 +78,7 @@ def write(
         for name in weights:
             q = tensors[name]
             assert isinstance(q, QuantizedTensor)
-            for part, data in how.pieces(name, q, first=True):
+            for part, data in how.pieces(name, how.stored(name, q), first=True):
                 sink.write(part, data)
         for _, copy in plain:
             copy(sink)

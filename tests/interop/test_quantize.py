@@ -159,7 +159,7 @@ def test_patterns_keep_tensors_and_must_match(tmp_path: Path) -> None:
     done = interop.quantize(source, out, format=formats.NVFP4, layout="modelopt", keep=keep)
     assert [row.name for row in done.rows if not row.kept] == [f"{LAYER}.mlp.gate_proj.weight"]
     kept = {row.name: row.kept for row in done.rows}
-    assert kept[f"{LAYER}.self_attn.q_proj.weight"] == "--keep *.self_attn.*"
+    assert kept[f"{LAYER}.self_attn.q_proj.weight"] == "keep='*.self_attn.*'"
     assert kept["lm_head.weight"] == "head"
     described = json.loads((out / "hf_quant_config.json").read_text())["quantization"]
     assert f"{LAYER}.mlp.up_proj" in described["exclude_modules"]
