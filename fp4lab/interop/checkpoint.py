@@ -152,6 +152,12 @@ def _weights(source: Source) -> tuple[LayoutName | None, dict[str, Weight]]:
     if not scales and not others:
         return None, {}
     layout = by_config or _layout_of_names(source)
+    changed = next((n for n in source.entries if _last(n) in _CHANGING), None)
+    if changed is not None:
+        raise InputError(
+            f"{source.path}: {changed!r} changes what the weight beside it means, and is not read "
+            "here; export the model without it"
+        )
     for name in source.entries:
         if _last(name) in _FOREIGN[layout]:
             whose = "the configuration" if by_config else "other names"
@@ -164,6 +170,8 @@ def _weights(source: Source) -> tuple[LayoutName | None, dict[str, Weight]]:
     return layout, {f"{stem}weight": _named_weight(source, layout, stem) for stem in stems}
 
 
+#: what scales or orders the inputs or columns of a weight
+_CHANGING = ("pre_quant_scale", "weight_g_idx", "weight_zero_point")
 #: names that a layout does not have
 _FOREIGN: dict[str, tuple[str, ...]] = {
     "compressed-tensors": ("weight_scale_2",),

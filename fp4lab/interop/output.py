@@ -53,6 +53,7 @@ class Plan:
         config: the model's config.json.
         folder: a folder whose other files are copied.
         keys: metadata of a GGUF file that the tensors come from.
+        carried: the JSON files of a model that keeps its layout.
     """
 
     layout: Layout
@@ -61,6 +62,7 @@ class Plan:
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     keys: Mapping[str, Key] | None = None
+    carried: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def slots(self) -> list[Slot]:
         """The tensors of the file; InputError for two of one name."""
@@ -169,6 +171,8 @@ def _keys(plan: Plan, slots: Sequence[Slot]) -> dict[str, Key]:
 
 def _texts(plan: Plan) -> dict[str, dict[str, Any]]:
     """The JSON files of a folder."""
+    if plan.carried:
+        return dict(plan.carried)
     name = plan.layout.name
     kinds = sorted({str(kind_of(form.format)) for form in plan.weights.values()})
     if name != "fp4lab" and len(kinds) > 1:
@@ -178,7 +182,7 @@ def _texts(plan: Plan) -> dict[str, dict[str, Any]]:
         )
     plain = {slot.name: slot.shape for slot in plan.plain}
     inputs = have_inputs(name, plan.weights, plain)
-    kept = kept_layers(plain, plan.config)
+    kept = kept_layers(plain, plan.config, set(plan.weights))
     if not kinds and name != "fp4lab":
         raise InputError(f"nothing is quantized, so there is nothing to write as {name}")
     described = Described(kinds[0] if kinds else "", kept, inputs)

@@ -19,7 +19,7 @@ from fp4lab.interop.chunks import Figures, largest, quantized
 from fp4lab.interop.entries import Entry
 from fp4lab.interop.figures import plain
 from fp4lab.interop.groups import fused
-from fp4lab.interop.keep import reasons
+from fp4lab.interop.keep import foreign, reasons
 from fp4lab.interop.layouts import Layout, LayoutName
 from fp4lab.interop.layouts import layout as layout_of_name
 from fp4lab.interop.output import Form, Plan
@@ -141,6 +141,11 @@ def quantize(
         raise InputError(
             f"source={str(source)!r} is quantized already ({checkpoint.layout}); give the weights "
             "in high precision, or move it to another layout with fp4lab.interop.write"
+        )
+    if other := foreign(opened.entries):
+        raise InputError(
+            f"source={str(source)!r} has {other!r}: it is quantized already, by a tool whose "
+            "weights are not read here; give the weights in high precision"
         )
     work = _Work(opened, how, fmt, share=share, patterns=keep, on_tensor=on_tensor)
     output.write_plan(work.plan(), target, overwrite=overwrite, fill=work.fill)

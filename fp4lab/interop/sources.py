@@ -172,6 +172,12 @@ def _folder(folder: Path, shown: str) -> Source:
     files = sorted(folder.glob("*.safetensors"))
     if index.is_file():
         entries, metadata = _indexed(index)
+        own = folder / "model.safetensors"
+        if own.is_file() and any(entry.file != own for entry in entries.values()):
+            raise InputError(
+                f"{shown} has model.safetensors, and {INDEX} names other files; loaders differ in "
+                "which they take: delete one of the two"
+            )
     else:
         whole = [file for file in files if file.name == "model.safetensors"] or files
         if not whole:
@@ -214,7 +220,13 @@ def _indexed(index: Path) -> tuple[dict[str, Entry], dict[str, str]]:
         if not file.is_file():
             raise InputError(f"{index} names {name!r}, which is missing; download it too")
         found, metadata = safetensors_files.header(file)
-        entries |= {tensor: entry for tensor, entry in found.items() if table.get(tensor) == name}
+        for tensor, entry in found.items():
+            if table.get(tensor) != name:
+                raise InputError(
+                    f"{file} holds {tensor!r}, which {index.name} does not say; write the index "
+                    "again"
+                )
+            entries[tensor] = entry
     missing = sorted(set(table) - set(entries))
     if missing:
         where = table[missing[0]]

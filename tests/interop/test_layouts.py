@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -437,6 +438,76 @@ def test_scales_of_inputs_change_name_and_direction_with_the_layout(tmp_path: Pa
         InputError, match=r"'a.input_global_scale' is no scale that can be inverted"
     ):
         interop.write(interop.read(zero), tmp_path / "no", layout=MO)
+
+
+@pytest.mark.parametrize("word", ["pre_quant_scale", "weight_g_idx", "weight_zero_point"])
+def test_what_changes_the_meaning_of_a_weight_is_refused(tmp_path: Path, word: str) -> None:
+    file = write_ct(tmp_path / "w.safetensors", **{word: torch.ones(64)})
+    with pytest.raises(InputError, match=f"'a.{word}' changes what the weight beside it means"):
+        interop.read(file)
+
+
+def model_of(folder: Path, layout: str, config: dict[str, Any], **changes: Tensor) -> Path:
+    """A folder of one weight with a configuration, and hf_quant_config.json for ModelOpt."""
+    folder.mkdir()
+    write_ct(folder / "model.safetensors", **changes)
+    (folder / "config.json").write_text(json.dumps({KEY: {"quant_method": layout, **config}}))
+    return folder
+
+
+KEY = "quantization_config"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_algo": "NVFP4_AWQ"}, "quant_algo='NVFP4_AWQ'; read are NVFP4, W4A16_NVFP4"),
+        ({"quant_algo": ["NVFP4"]}, r"quant_algo=\['NVFP4'\]; read are"),
+        ({"transform_config": {"R1": {"type": "hadamard"}}}, "transformed .transform_config"),
+    ],
+)
+def test_a_configuration_of_weights_that_mean_something_else_is_refused(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    source = model_of(tmp_path / "in", CT, config)
+    with pytest.raises(InputError, match=message):
+        interop.read(source)
+    (source / "config.json").unlink()
+    (source / "hf_quant_config.json").write_text(json.dumps({"quantization": config}))
+    with pytest.raises(InputError, match=message):
+        interop.read(source)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"kv_cache_scheme": {"num_bits": 8, "type": "float"}},
+        {"config_groups": {"group_0": {"input_activations": {"num_bits": 4, "dynamic": True}}}},
+    ],
+)
+def test_what_else_is_quantized_goes_along_or_is_refused(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    source = model_of(tmp_path / "in", CT, config, k_scale=torch.tensor([0.1]))
+    interop.write(interop.read(source), tmp_path / "same", layout=CT)
+    assert contents(tmp_path / "same").keys() >= {"same/config.json", "same/model.safetensors"}
+    for name in ("in", "same"):
+        found = json.loads((tmp_path / name / "config.json").read_text())
+        assert found == {KEY: {"quant_method": CT, **config}}
+    assert "a.k_scale" in interop.read(tmp_path / "same")
+    for layout in (MO, "gguf", "fp4lab"):
+        with pytest.raises(InputError, match=rf"quantized too.* the layout {layout} would lose"):
+            interop.write(interop.read(source), place(tmp_path, "no", layout), layout=layout)  # type: ignore[arg-type]
+
+
+def test_a_head_that_is_quantized_is_not_ignored(tmp_path: Path) -> None:
+    q = weight(formats.NVFP4)
+    config = {"architectures": ["LlamaForCausalLM"]}
+    for names, ignored in ((["a"], ["lm_head"]), (["a", "lm_head"], [])):
+        tensors = {f"{name}.weight": q for name in names}
+        interop.write(tensors, tmp_path / names[-1], layout=CT, config=config)
+        found = json.loads((tmp_path / names[-1] / "config.json").read_text())
+        assert found[KEY]["ignore"] == ignored
 
 
 def test_what_a_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
