@@ -33,8 +33,15 @@ _HEADS = {
     "ForCausalLM": ("lm_head",),
     "LMHead": ("lm_head",),
     "ForConditionalGeneration": ("lm_head",),
-    "ForMaskedLM": ("lm_head.decoder", "cls.predictions.decoder"),
-    "ForPreTraining": ("cls.predictions.decoder",),
+    "ForMaskedLM": (
+        "lm_head.decoder",
+        "cls.predictions.decoder",
+        "predictions.decoder",
+        "vocab_projector",
+        "generator_lm_head",
+        "decoder",
+    ),
+    "ForPreTraining": ("cls.predictions.decoder", "predictions.decoder"),
 }
 
 

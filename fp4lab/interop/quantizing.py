@@ -54,11 +54,13 @@ class Summary:
     """What `quantize` did, tensor by tensor.
 
     Attributes:
+        layout: which tool's files were written.
         rows: in the order of the source.
         sqnr_db: of all quantized values together.
         groups: names of tensors that share a tensor scale.
     """
 
+    layout: LayoutName
     rows: tuple[Row, ...]
     sqnr_db: float
     groups: tuple[tuple[str, ...], ...]
@@ -67,6 +69,17 @@ class Summary:
     def num_quantized(self) -> int:
         """How many tensors were quantized."""
         return sum(not row.kept for row in self.rows)
+
+    @property
+    def dtype_note(self) -> str:
+        """How to load what was written, where transformers' own choice would fail; "" else."""
+        kept = {row.dtype for row in self.rows if row.kept} & {"F32", "F64", "F16"}
+        if self.layout != "compressed-tensors" or not kept:
+            return ""
+        return (
+            f"what is kept is {' and '.join(sorted(kept))}, and compressed-tensors decodes weights "
+            "to bfloat16: load the model with dtype=torch.bfloat16"
+        )
 
     @property
     def nbytes_before(self) -> int:
@@ -117,7 +130,7 @@ def quantize(
         what became of each tensor. Weights are quantized in float32 as by `fp4lab.quantize`. Where
         a tensor is so small that the tensor scale of the layout or the format would be no normal
         number of float32, it gets the smallest amax whose scale is. Errors are those of what is
-        stored.
+        stored. compressed-tensors decodes to bfloat16: load a model of another dtype as that.
 
     Raises:
         InputError: a source that cannot be read or is quantized already, NaN in a weight, a pattern
@@ -244,7 +257,7 @@ class _Work:
                 sqnr = self.figures[name].error().sqnr_db
             rows.append(Row(name, entry.dtype, entry.shape, entry.nbytes, after, why, sqnr))
         groups = tuple(dict.fromkeys(self.groups.values()))
-        return Summary(tuple(rows), together.error().sqnr_db, groups)
+        return Summary(self.how.name, tuple(rows), together.error().sqnr_db, groups)
 
 
 def _leave(name: str) -> str:

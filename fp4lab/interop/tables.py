@@ -40,6 +40,8 @@ def show_summary(summary: Summary, where: str) -> None:
         names = [row.name for row in summary.rows if row.kept == reason]
         more = "" if count <= FEW else f" and {count - FEW} more"
         print(f"  {reason}: {', '.join(names[:FEW])}{more}")
+    if summary.dtype_note:
+        print(f"note: {summary.dtype_note}")
 
 
 def show_inspection(found: Inspection) -> None:

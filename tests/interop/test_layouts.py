@@ -510,6 +510,24 @@ def test_a_head_that_is_quantized_is_not_ignored(tmp_path: Path) -> None:
         assert found[KEY]["ignore"] == ignored
 
 
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [
+        ("BertForMaskedLM", "cls.predictions.decoder"),
+        ("RobertaForMaskedLM", "lm_head.decoder"),
+        ("AlbertForMaskedLM", "predictions.decoder"),
+        ("DistilBertForMaskedLM", "vocab_projector"),
+        ("ModernBertForMaskedLM", "decoder"),
+    ],
+)
+def test_heads_that_share_the_embedding_are_ignored(tmp_path: Path, kind: str, head: str) -> None:
+    for named in ([kind], kind):
+        out = tmp_path / type(named).__name__
+        config = {"architectures": named}
+        interop.write({"a.weight": weight(formats.NVFP4)}, out, layout=CT, config=config)
+        assert head in json.loads((out / "config.json").read_text())[KEY]["ignore"]
+
+
 def test_what_a_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
     rowwise = weight(formats.NVFP4_ROWWISE)
     plain = {"b": torch.ones(2)}

@@ -152,6 +152,16 @@ def test_links_are_followed_into_the_cache_and_nowhere_else(tmp_path: Path) -> N
     assert not (tmp_path / "no").exists()
 
 
+def test_a_model_that_transformers_loads_in_another_dtype_has_a_note(tmp_path: Path) -> None:
+    for dtype, said in ((torch.float32, "F32"), (torch.bfloat16, "")):
+        source = folder(tmp_path / f"in{said}", state(dtype))
+        for layout in ("compressed-tensors", "modelopt"):
+            out = tmp_path / f"{layout}{said}"
+            done = interop.quantize(source, out, format="nvfp4", layout=layout)  # type: ignore[arg-type]
+            assert bool(done.dtype_note) == bool(said and layout == "compressed-tensors")
+            assert layout == "modelopt" or said in done.dtype_note
+
+
 def test_patterns_keep_tensors_and_must_match(tmp_path: Path) -> None:
     source = folder(tmp_path / "model")
     keep = ["*.self_attn.*", f"{LAYER}.mlp.down_proj.weight", "*.mlp.up_proj"]
