@@ -15,10 +15,9 @@ from typing import Any
 
 from fp4lab.errors import InputError
 from fp4lab.interop.layouts import LayoutName
-from fp4lab.interop.sources import Source
+from fp4lab.interop.sources import KEY, Source
 
 HF_QUANT_CONFIG = "hf_quant_config.json"
-KEY = "quantization_config"
 _METHODS: dict[str, LayoutName] = {
     "compressed-tensors": "compressed-tensors",
     "modelopt": "modelopt",
@@ -46,7 +45,7 @@ def layout_of_config(source: Source) -> LayoutName | None:
                 "compressed-tensors and modelopt: dequantize the model with the tool it comes from"
             )
         found["config.json"] = _METHODS[method]
-    if source.folder is not None and (source.folder / HF_QUANT_CONFIG).is_file():
+    if source.folder is not None and (source.folder / HF_QUANT_CONFIG).exists():
         found[HF_QUANT_CONFIG] = "modelopt"
     if len(set(found.values())) > 1:
         said = " and ".join(f"{file} says {layout}" for file, layout in found.items())
