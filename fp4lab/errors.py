@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import difflib
 import errno
+import importlib
 import operator
 from collections.abc import Iterable
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 #: names that are all listed rather than one that is hardly alike; names that begin alike
 FEW, LISTED = 3, 12
@@ -65,6 +66,21 @@ def whole(argument: str, value: object, low: int, high: int) -> int:
         shown = f"2^{power} - 1" if high + 1 == 1 << power else str(high)
         raise InputError(f"{argument}={value!r} should be an integer from {low} to {shown}")
     return number
+
+
+def optional(module: str, *, argument: str, package: str) -> Any:
+    """A module of a package that may be missing; InputError, with the command that adds it, if so.
+
+    >>> optional("absent", argument="log='absent'", package="absent")
+    Traceback (most recent call last):
+    fp4lab.errors.InputError: log='absent' needs the package absent; add it: pip install absent
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise InputError(
+            f"{argument} needs the package {package}; add it: pip install {package}"
+        ) from None
 
 
 def unknown(argument: str, value: object, known: Iterable[str], *, shown: str = "") -> InputError:

@@ -39,10 +39,9 @@ from fp4lab.data.tokenizer import (
     SMALLEST_VOCABULARY,
     ByteTokenizer,
     FileTokenizer,
-    tokenizers,
     train_bpe,
 )
-from fp4lab.errors import InputError, whole
+from fp4lab.errors import InputError, optional, whole
 from fp4lab.specs.files import (
     read_record,
     remove_leftovers,
@@ -134,7 +133,7 @@ class _Given:
                 )
             return cls(source, "bytes", None, None, None)
         if tokenizer == BPE:
-            tokenizers()
+            optional("tokenizers", argument=f"tokenizer={BPE!r}", package="tokenizers")
             size = whole("vocab_size", vocab_size, SMALLEST_VOCABULARY, 2**24)
             return cls(source, "bpe", None, size, boundary)
         file = FileTokenizer.read(Path(tokenizer), boundary=boundary)

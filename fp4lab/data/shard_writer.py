@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import numpy as np
 from fp4lab.data.pieces import Encoded
 from fp4lab.data.shards import DType, Shard
 from fp4lab.data.tokenizer import Tokens
-from fp4lab.specs.files import naming, read_record, sync, write_json
+from fp4lab.specs.files import beside, naming, put, read_record, write_json
 
 PROGRESS = "shards-progress.json"
 
@@ -101,10 +100,9 @@ class _ShardFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self._hash = hashlib.sha256()
         self.num_tokens = 0
-        self._file = self._temporary.open("wb")
+        self._file = beside(path).open("wb")
 
     def write(self, tokens: Tokens) -> None:
         data = tokens.tobytes()
@@ -116,9 +114,7 @@ class _ShardFile:
     def finish(self) -> Shard:
         with naming(self._path):
             self._file.close()
-        sync(self._temporary)
-        self._temporary.replace(self._path)
-        sync(self._path.parent)
+        put(self._path)
         return Shard(
             name=self._path.name, num_tokens=self.num_tokens, sha256=self._hash.hexdigest()
         )
@@ -127,4 +123,4 @@ class _ShardFile:
         # Closing writes what is left, which a full disk does not take.
         with contextlib.suppress(OSError):
             self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        beside(self._path).unlink(missing_ok=True)

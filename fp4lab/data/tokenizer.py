@@ -8,7 +8,6 @@ the token that ends a document is put there by who knows where documents end.
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, optional
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -84,7 +83,7 @@ class FileTokenizer:
     """
 
     def __init__(self, text: bytes, *, where: str, boundary: str | None = None) -> None:
-        library = tokenizers()
+        library = optional("tokenizers", argument=where, package="tokenizers")
         try:
             self._tokenizer = library.Tokenizer.from_str(text.decode("utf-8"))
         except Exception as error:  # the library raises no class of its own
@@ -141,7 +140,7 @@ def train_bpe(texts: Iterable[bytes], vocab_size: int) -> bytes:
     bytes and the boundary `<|endoftext|>`, token 0; a small text may give fewer. UnicodeDecodeError
     for bytes that are not UTF-8.
     """
-    library = tokenizers()
+    library = optional("tokenizers", argument="tokenizer='bpe'", package="tokenizers")
     tokenizer = library.Tokenizer(library.models.BPE())
     byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = byte_level
@@ -155,13 +154,3 @@ def train_bpe(texts: Iterable[bytes], vocab_size: int) -> bytes:
     tokenizer.train_from_iterator((text.decode("utf-8") for text in texts), trainer)
     file: str = tokenizer.to_str(pretty=True)
     return file.encode()
-
-
-def tokenizers() -> Any:
-    """The library; InputError if it is not installed."""
-    try:
-        return importlib.import_module("tokenizers")
-    except ImportError:
-        raise InputError(
-            "tokenizer: this needs the package tokenizers; pip install tokenizers, or use bytes"
-        ) from None

@@ -15,10 +15,9 @@ from typing import Any
 
 from fp4lab.errors import InputError
 from fp4lab.interop.layouts import LayoutName
-from fp4lab.interop.sources import Source, read_json
+from fp4lab.interop.sources import KEY, Source, read_json
 
 HF_QUANT_CONFIG = "hf_quant_config.json"
-KEY = "quantization_config"
 _METHODS: dict[str, LayoutName] = {
     "compressed-tensors": "compressed-tensors",
     "modelopt": "modelopt",
@@ -69,7 +68,7 @@ def layout_of_config(source: Source) -> LayoutName | None:
                 "compressed-tensors and modelopt: dequantize the model with the tool it comes from"
             )
         found["config.json"] = _METHODS[method]
-    if source.folder is not None and (source.folder / HF_QUANT_CONFIG).is_file():
+    if source.folder is not None and (source.folder / HF_QUANT_CONFIG).exists():
         found[HF_QUANT_CONFIG] = "modelopt"
     if len(set(found.values())) > 1:
         said = " and ".join(f"{file} says {layout}" for file, layout in found.items())
@@ -155,13 +154,11 @@ def kept_layers(
         for name, shape in plain.items()
         if name.endswith(".weight") and len(shape) == 2
     )
-    named = config.get("architectures")
-    architectures = named if isinstance(named, list) else [named]
     heads = [
         head
-        for one in architectures
+        for one in config.get("architectures") or ()
         for word, found in _HEADS.items()
-        if isinstance(one, str) and word in one
+        if word in one
         for head in found
     ]
     # a head whose weight is not there shares the embedding's, which is kept

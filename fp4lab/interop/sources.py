@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,11 +20,14 @@ from fp4lab.errors import InputError
 from fp4lab.interop import gguf_header, safetensors_files
 from fp4lab.interop.entries import DTYPES, Entry
 from fp4lab.interop.gguf_header import TYPES, Key
+from fp4lab.specs.paths import as_path, check_regular
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 #: the key of a GGUF file that was written here
 STAMP = "fp4lab.version"
+#: what a configuration says of the weights' layout
+KEY = "quantization_config"
 #: names of files that are unpickled by those who read them
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 #: more than any configuration or index of a model takes
@@ -73,13 +77,29 @@ class Source:
         """A tensor's values; ggml's blocks as float32.
 
         Raises:
-            InputError: the file was cut short, or the gguf package is needed and missing.
+            InputError: the file was cut short, the gguf package is needed and missing, or there is
+                no memory for the tensor.
         """
+        try:
+            return self._tensor(entry)
+        except (RuntimeError, MemoryError) as error:
+            # torch has no error of its own for this
+            if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
+                raise
+            raise InputError(
+                f"{entry.file}: {entry.name!r} takes {entry.nbytes} bytes, more than there is "
+                "memory for; use a machine with more, or leave the tensor out of the file"
+            ) from None
+
+    def _tensor(self, entry: Entry) -> Tensor:
         if not self.is_gguf:
             return self._reader.tensor(entry)
         if entry.dtype in DTYPES:
             return raw(entry).view(DTYPES[entry.dtype]).reshape(entry.shape)
         return _dequantized(entry) if entry.nbytes else torch.empty(entry.shape)
+
+
+_NO_MEMORY = re.compile("unable to mmap|can't allocate memory")
 
 
 def raw(entry: Entry) -> Tensor:
@@ -127,12 +147,13 @@ def open_source(path: str | Path, *, argument: str = "path") -> Source:
         InputError: nothing is there, it is no file or folder of weights, or one not to be trusted.
         OSError: it cannot be read.
     """
-    path = Path(path)
+    path = as_path(argument, path)
     shown = f"{argument}={str(path)!r}"
     if path.is_dir():
         return _folder(path, shown)
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{shown} is neither a file nor a folder; give a path that exists")
+    check_regular(path, shown)
     if path.suffix in PICKLED:
         raise InputError(f"{shown}: {_PICKLE}")
     with path.open("rb") as file:
@@ -164,13 +185,32 @@ _PICKLE = (
 def _config_beside(path: Path) -> Mapping[str, Any]:
     """The configuration of the model whose weights a file holds: it may name their layout."""
     config = path.with_name(CONFIG)
-    return read_json(config) if path.name == "model.safetensors" and config.is_file() else {}
+    return _read_config(config) if path.name == "model.safetensors" and config.exists() else {}
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    config = read_json(path)
+    check_config(config, str(path))
+    return config
+
+
+def check_config(config: Mapping[str, Any], shown: str) -> None:
+    """InputError where what a configuration says of the model is not of the kind that it has."""
+    names = config.get("architectures")
+    lists_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    for key, right, kind in (
+        ("architectures", names is None or lists_names, "a list of names"),
+        ("model_type", isinstance(config.get("model_type", ""), str), "a name"),
+        ("quantization_config", isinstance(config.get(KEY) or {}, dict), "a table"),
+    ):
+        if not right:
+            raise InputError(f"{shown} has {key}={str(config[key])[:80]!r}, not {kind}; repair it")
 
 
 def _folder(folder: Path, shown: str) -> Source:
     index = folder / INDEX
     files = sorted(folder.glob("*.safetensors"))
-    if index.is_file():
+    if index.exists():
         entries, metadata = _indexed(index)
         own = folder / "model.safetensors"
         if own.is_file() and any(entry.file != own for entry in entries.values()):
@@ -189,7 +229,7 @@ def _folder(folder: Path, shown: str) -> Source:
             )
         entries, metadata = safetensors_files.header(whole[0])
     config = folder / CONFIG
-    read = read_json(config) if config.is_file() else {}
+    read = _read_config(config) if config.exists() else {}
     return Source(folder, entries, folder=folder, config=read, metadata=metadata)
 
 
@@ -236,6 +276,7 @@ def _indexed(index: Path) -> tuple[dict[str, Entry], dict[str, str]]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A table in a JSON file; InputError where it is none."""
+    check_regular(path, str(path))
     if path.stat().st_size > LARGEST_JSON:
         raise InputError(f"{path} is larger than {LARGEST_JSON} bytes; do not trust it")
     try:

@@ -44,21 +44,49 @@ def sync(path: Path) -> None:
             os.close(descriptor)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file at once: write a sibling, sync it, rename it; on failure nothing changes."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with naming(path):
-            temporary.write_text(text, encoding="utf-8")
-        sync(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def beside(path: Path) -> Path:
+    """Where a file is written until `put` gives it its name; `remove_leftovers` knows it."""
+    return path.parent / f".{path.name}.{os.getpid()}.tmp"
+
+
+def put(path: Path) -> None:
+    """Give what was written `beside` a path its name, on the disk too."""
+    sync(beside(path))
+    beside(path).replace(path)
     sync(path.parent)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A sibling to write to, which replaces the file at once when the block ends.
+
+    It is gone if the block fails, and the file as it was; an OSError names the file.
+
+    >>> with replacing(Path("result.bin")) as temporary:
+    ...     _ = temporary.write_bytes(b"whole")
+    >>> Path("result.bin").read_bytes()
+    b'whole'
+    """
+    temporary = beside(path)
+    try:
+        yield temporary
+        put(path)
+    except OSError as error:
+        if error.filename in {None, str(temporary)}:
+            error.filename = str(path)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file at once: on failure nothing changes."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def intended(name: str) -> str:
-    """The name of the file that a leftover of a killed `write_text` was to become, or its own.
+    """The name of the file that a leftover of a killed `replacing` was to become, or its own.
 
     >>> intended(".result.json.123.tmp"), intended("result.json")
     ('result.json', 'result.json')
@@ -73,7 +101,7 @@ def strangers(folder: Path, known: set[str]) -> list[str]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what killed calls of `write_text` left in a folder that no other process writes to."""
+    """Delete what killed calls of `replacing` left in a folder that no other process writes to."""
     for path in folder.glob(".*.tmp"):
         if path.is_file() and intended(path.name) != path.name:
             path.unlink()

@@ -16,6 +16,7 @@ from torch import Tensor
 from fp4lab import formats
 from fp4lab.errors import InputError, expect, unknown
 from fp4lab.formats import BlockFormat, Direction, Hadamard
+from fp4lab.specs.files import replacing
 from fp4lab.specs.plain import from_plain, to_plain
 from fp4lab.tensor.quantized import QuantizedTensor
 
@@ -56,14 +57,8 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
         else:
             _add(flat, name, tensor)
     metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
-    beside = Path(f"{path}.part")
-    try:
-        write_file(beside, _unshared(flat), metadata)
-        beside.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(Path(path)) as temporary:
+        write_file(temporary, _unshared(flat), metadata)
 
 
 def stored_names(fmt: BlockFormat) -> tuple[str, str, str]:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fp4lab.errors import optional
 from fp4lab.train.config import FitConfig
 from fp4lab.train.metrics import Event, numbers
-from fp4lab.train.optional import optional
 from fp4lab.train.wandb_log import Wandb, wandb_module
 
 TENSORBOARD = "tensorboard"

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fp4lab.errors import optional
 from fp4lab.specs.files import read_record, write_json
 from fp4lab.train.config import FitConfig
 from fp4lab.train.metrics import Event, numbers
-from fp4lab.train.optional import optional
 
 RECORD = "wandb.json"
 DEFAULT_PROJECT = "fp4lab"

@@ -358,7 +358,7 @@ def test_bad_input_is_one_line(
             (["a.txt", "--out", "x", "--tokenizer", "broken.json"], "broken.json is no tokenizer"),
             (
                 ["a.txt", "--out", "x", "--tokenizer", "bpe", "--vocab-size", "256"],
-                "vocab_size=256 should be an integer from 257",
+                "--vocab-size=256 should be an integer from 257",
             ),
         ]
     for arguments, message in cases:

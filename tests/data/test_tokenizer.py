@@ -134,7 +134,7 @@ def test_a_missing_file_and_a_missing_library_are_one_line(
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(
-        InputError, match="needs the package tokenizers; pip install tokenizers, or"
+        InputError, match=r"^tokenizer='bpe' needs the package tokenizers; add it: pip install to"
     ):
         train_bpe([b"a"], 300)
 

@@ -30,6 +30,35 @@ def test_a_disk_that_is_full_leaves_the_old_file_and_is_named(
     assert path.read_text() == "old"
 
 
+def test_a_block_that_fails_changes_nothing_and_what_it_wrote_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"old")
+    with pytest.raises(FileExistsError), files.replacing(path) as temporary:
+        (temporary.write_bytes(b"half"), path.touch(exist_ok=False))
+    assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"old", [path])
+
+
+def test_the_bytes_are_on_the_disk_before_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "weights"
+    synced = []
+    monkeypatch.setattr(files, "sync", lambda what: synced.append((what, path.exists())))
+    with files.replacing(path) as temporary:
+        temporary.write_bytes(b"new")
+    assert synced == [(temporary, False), (tmp_path, True)]
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("name", ["absent/file", "folder"])
+def test_a_file_that_cannot_be_written_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="directory") as caught:
+        files.write_text(tmp_path / name, "text")
+    assert caught.value.filename == str(tmp_path / name)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
 def test_only_leftovers_are_removed(tmp_path: Path) -> None:
     kept = [".lock", ".notes.tmp", "a.1.tmp", "result.json"]
     for name in [*kept, ".result.json.7.tmp", ".result.json.123.tmp"]:

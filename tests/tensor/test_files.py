@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,19 @@ def test_a_failed_save_leaves_the_older_file_whole(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["w"]
     with pytest.raises(OSError, match="nowhere"):
         fp4lab.save({"w": q}, tmp_path / "nowhere" / "w")
+
+
+def test_a_disk_that_is_full_leaves_the_older_file_whole(
+    tmp_path: Path, small_disk: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    path = tmp_path / "w"
+    q = fp4lab.quantize(torch.randn(16, 32), f.NVFP4)
+    fp4lab.save({"w": q}, path)
+    with small_disk(100), pytest.raises(OSError, match="File too large") as caught:
+        fp4lab.save({"w": torch.zeros(1000)}, path)
+    assert caught.value.filename == str(path)
+    assert q.equal(fp4lab.load(path)["w"])  # type: ignore[arg-type]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["w"]
 
 
 def tampered(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> Path:
