@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError, expect
-from fp4lab.interop import output
+from fp4lab.interop import layouts, output
 from fp4lab.interop.checkpoint import Checkpoint
 from fp4lab.interop.configs import carried, check_moved, have_inputs, input_scale_name
-from fp4lab.interop.layouts import Layout, LayoutName, layout, plain_slot
+from fp4lab.interop.layouts import Layout, LayoutName, plain_slot
 from fp4lab.interop.output import Form, Plan
 from fp4lab.interop.sink import Sink, Slot, bytes_of
 from fp4lab.tensor import QuantizedTensor
@@ -57,7 +57,7 @@ def write(
     ['config.json', 'hf_quant_config.json', 'model.safetensors']
     """
     expect("tensors", tensors, Mapping, "give a dictionary, such as {'up.weight': q}")
-    how, target = layout_of_name(layout), Path(path)
+    how, target = layouts.get(layout), Path(path)
     opened = tensors if isinstance(tensors, Checkpoint) else None
     known = {} if opened is None else output.source_plan(opened.source)
     output.check(
@@ -90,10 +90,6 @@ def write(
             copy(sink)
 
     output.write_plan(plan, target, overwrite=overwrite, fill=fill)
-
-
-#: the argument of `write` has the name of the function
-layout_of_name = layout
 
 
 def _forms(tensors: Mapping[str, QuantizedTensor | Tensor]) -> dict[str, Form]:
