@@ -113,7 +113,7 @@ def is_transformed(what: str) -> bool:
     return True
 
 
-def as_format(fmt: BlockFormat | str) -> BlockFormat:
+def as_format(fmt: BlockFormat | str, argument: str = "fmt") -> BlockFormat:
     """A format itself, or the registered one of a name; InputError for anything else.
 
     >>> as_format("nvfp4").block
@@ -121,7 +121,7 @@ def as_format(fmt: BlockFormat | str) -> BlockFormat:
     """
     if isinstance(fmt, str):
         return get(fmt)
-    expect("fmt", fmt, BlockFormat, "use one from fp4lab.formats, or its name")
+    expect(argument, fmt, BlockFormat, "use one from fp4lab.formats, or its name")
     return fmt
 
 

@@ -1,8 +1,8 @@
 """Checkpoints of other tools: compressed-tensors, ModelOpt, GGUF, Hugging Face.
 
-    from fp4lab import formats, interop
+    from fp4lab import interop
 
-    interop.quantize("model", "small", format=formats.NVFP4, layout="compressed-tensors")
+    interop.quantize("model", "small", format="nvfp4", layout="compressed-tensors")
     tensors = interop.read("small")             # a mapping; nothing is loaded yet
     tensors["layers.0.mlp.up_proj.weight"]      # a QuantizedTensor
     interop.write(tensors, "model.gguf", layout="gguf")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fp4lab.errors import InputError
 from fp4lab.interop.entries import Entry, check_name, check_shape
+from fp4lab.specs.paths import check_regular
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -113,6 +114,7 @@ def header(file: Path) -> Header:
         InputError: no GGUF file of version 2 or 3, cut short, or not to be trusted.
         OSError: the file cannot be read.
     """
+    check_regular(file, str(file))
     with file.open("rb") as opened:
         if opened.read(4) != MAGIC:
             raise InputError(f"{file} does not begin with GGUF: it is no such file; give another")

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from fp4lab.errors import InputError, expect, unknown
+from fp4lab.errors import InputError, unknown
 from fp4lab.formats import BlockFormat, Level
 from fp4lab.functional import Error
+from fp4lab.functional.arguments import as_format
 from fp4lab.interop.checkpoint import Checkpoint, Weight, read
 from fp4lab.interop.chunks import error_of, spread
 from fp4lab.interop.entries import Entry
 from fp4lab.interop.figures import plain
-from fp4lab.interop.keep import has_values
 from fp4lab.interop.progress import Step, silent
 from fp4lab.tensor import QuantizedTensor
 
@@ -92,7 +92,7 @@ class Inspection:
 
 def inspect(
     path: str | Path,
-    formats: Sequence[BlockFormat] = (),
+    formats: Sequence[BlockFormat | str] = (),
     *,
     sort: SortKey = "sqnr",
     on_tensor: Step = silent,
@@ -101,7 +101,8 @@ def inspect(
 
     Args:
         path: as in `read`.
-        formats: any number; a file that is not quantized needs at least one.
+        formats: any number of `fp4lab.formats`, or their names; a file that is not
+            quantized needs at least one.
         sort: order of the rows, worst first: by the first format's "sqnr", "underflow" or
             "saturation", by "amax", "amax_over_rms" or "kurtosis", by "name", or as in the "file".
         on_tensor: called with a tensor's name and bytes before it is read.
@@ -112,32 +113,34 @@ def inspect(
     Raises:
         InputError: as `read`, another `sort`, or no format for a file that is not quantized.
 
-    >>> import torch, fp4lab
+    >>> import torch
     >>> from safetensors.torch import save_file
     >>> save_file({"up.weight": torch.ones(32, 64)}, "model.safetensors")
-    >>> row = inspect("model.safetensors", [fp4lab.formats.NVFP4]).rows[0]
+    >>> row = inspect("model.safetensors", ["nvfp4"]).rows[0]
     >>> row.amax_over_rms, row.errors["nvfp4"].sqnr_db
     (1.0, inf)
     """
     if sort not in SORT_KEYS:
         raise unknown("sort", sort, SORT_KEYS)
-    for fmt in formats:
-        expect("formats", fmt, BlockFormat, "give a list of fp4lab.formats")
-    checkpoint = read(path)
-    if not formats and not checkpoint.weights:
+    if isinstance(formats, str):
+        raise InputError(f"formats={formats!r} is not a list; give [{formats!r}]")
+    chosen = [as_format(fmt, "formats") for fmt in formats]
+    # the numbers are shown as they are
+    checkpoint = read(path, check_scales=False)
+    if not chosen and not checkpoint.weights:
         raise InputError(
-            f"path={str(path)!r} is not quantized; add a format, such as --format nvfp4"
+            f"path={str(path)!r} is not quantized; add a format, such as formats=['nvfp4']"
         )
     weights = tuple(_weight(checkpoint, name, w) for name, w in checkpoint.weights.items())
     rows, skipped = [], {}
     for name, entry in checkpoint.plain.items():
-        if not has_values(entry) or entry.nbytes == 0:
+        if not entry.has_values or entry.nbytes == 0:
             skipped[name] = entry.dtype
-        elif formats:
+        elif chosen:
             on_tensor(name, entry.nbytes)
-            rows.append(_row(checkpoint, entry, formats))
+            rows.append(_row(checkpoint, entry, chosen))
     on_tensor("", 0)
-    rows.sort(key=_order(sort, formats))
+    rows.sort(key=_order(sort, chosen))
     return Inspection(str(path), checkpoint.layout, tuple(rows), weights, skipped)
 
 

@@ -17,13 +17,15 @@ from fp4lab.interop.configs import Described, have_inputs, kept_layers
 from fp4lab.interop.gguf_header import Key, uint32
 from fp4lab.interop.layouts import Layout, LayoutName, matrix_of
 from fp4lab.interop.sink import Sink, Slot, gguf_sink, safetensors_sink
-from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, Source
+from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, STAMP, Source
 from fp4lab.interop.stored import kind_of
 from fp4lab.tensor.files import FILE_CONVENTION, description
 
 WEIGHTS = "model.safetensors"
 #: files of a model's folder that hold weights, which are not copied
 _OTHER_WEIGHTS = (*PICKLED, ".safetensors", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".npz")
+#: metadata that lists the files written beside the weights, which alone may be replaced
+_FILES = "fp4lab_files"
 _FILE_TYPES = {"NVFP4": 39, "MXFP4": 38}
 
 
@@ -53,6 +55,7 @@ class Plan:
         config: the model's config.json.
         folder: a folder whose other files are copied.
         keys: metadata of a GGUF file that the tensors come from.
+        carried: the JSON files of a model that keeps its layout.
     """
 
     layout: Layout
@@ -61,6 +64,7 @@ class Plan:
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     keys: Mapping[str, Key] | None = None
+    carried: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def slots(self) -> list[Slot]:
         """The tensors of the file; InputError for two of one name."""
@@ -79,16 +83,17 @@ class Plan:
 
 def is_folder(layout: LayoutName, target: Path) -> bool:
     """Whether a layout is a folder there; InputError for a name that is none of the other kind."""
-    named = target.suffix == ".safetensors"
+    suffix = target.suffix.lower()
+    named = suffix == ".safetensors"
     if layout == "gguf":
-        if target.suffix != ".gguf":
+        if suffix != ".gguf":
             raise InputError(
                 f"out={str(target)!r}: GGUF is one file; give a name that ends in .gguf"
             )
         return False
     if layout == "fp4lab" and named:
         return False
-    if named or target.suffix == ".gguf":
+    if named or suffix == ".gguf":
         raise InputError(
             f"out={str(target)!r}: {layout} is a folder of weights and config.json; give a name "
             f"without {target.suffix}"
@@ -99,7 +104,7 @@ def is_folder(layout: LayoutName, target: Path) -> bool:
 def check(layout: LayoutName, target: Path, *, overwrite: bool, source: Path | None) -> None:
     """InputError unless a layout can be written to a path; before any work is done."""
     folder = is_folder(layout, target)
-    atomic.check_target(target, folder=folder, overwrite=overwrite, ours=ours)
+    atomic.check_target(target, folder=folder, overwrite=overwrite, foreign=foreign)
     if source is None:
         return
     real, other = target.resolve(), source.resolve()
@@ -110,13 +115,16 @@ def check(layout: LayoutName, target: Path, *, overwrite: bool, source: Path | N
         )
 
 
-def ours(folder: Path) -> bool:
-    """Whether a folder is a checkpoint that was written here."""
+def foreign(folder: Path) -> str:
+    """What a folder holds beside a checkpoint that was written here; "" where that is all."""
     try:
         _, metadata = safetensors_files.header(folder / WEIGHTS)
-    except (InputError, OSError):
-        return False
-    return "fp4lab" in metadata or "convention" in metadata
+        written = {WEIGHTS, *json.loads(metadata[_FILES])}
+    except (InputError, OSError, KeyError, ValueError, TypeError):
+        written = set()
+    folders = {str(path) for name in written for path in Path(name).parents}
+    found = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")))
+    return next((name for name in found if name not in written | folders), "")
 
 
 def write_plan(plan: Plan, target: Path, *, overwrite: bool, fill: Callable[[Sink], None]) -> None:
@@ -128,20 +136,16 @@ def write_plan(plan: Plan, target: Path, *, overwrite: bool, fill: Callable[[Sin
     """
     folder = is_folder(plan.layout.name, target)
     slots, texts = plan.slots(), _texts(plan) if folder else {}
-    with atomic.replacing(target, folder=folder, overwrite=overwrite, ours=ours) as temporary:
-        try:
-            if folder and plan.folder is not None:
-                _copy(plan.folder, temporary)
-            for name, table in texts.items():
-                (temporary / name).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
-            with _sink(plan, temporary / WEIGHTS if folder else temporary, slots) as sink:
-                fill(sink)
-        except OSError as error:
-            # the user knows the target, not the name it has until it is whole
-            raise OSError(error.errno, error.strerror, str(target)) from None
+    with atomic.replacing(target, folder=folder, overwrite=overwrite, foreign=foreign) as temporary:
+        copied = _copy(plan.folder, temporary) if folder and plan.folder is not None else []
+        for name, table in texts.items():
+            (temporary / name).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+        path, beside = (temporary / WEIGHTS, [*copied, *texts]) if folder else (temporary, None)
+        with _sink(plan, path, slots, beside) as sink:
+            fill(sink)
 
 
-def _sink(plan: Plan, path: Path, slots: Sequence[Slot]) -> Sink:
+def _sink(plan: Plan, path: Path, slots: Sequence[Slot], beside: Sequence[str] | None) -> Sink:
     if plan.layout.name == "gguf":
         return gguf_sink(path, slots, _keys(plan, slots))
     metadata = {"format": "pt", "fp4lab": fp4lab.__version__}
@@ -151,6 +155,8 @@ def _sink(plan: Plan, path: Path, slots: Sequence[Slot]) -> Sink:
             for name, form in plan.weights.items()
         }
         metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
+    if beside is not None:
+        metadata[_FILES] = json.dumps(sorted(beside))
     return safetensors_sink(path, slots, metadata)
 
 
@@ -163,11 +169,14 @@ def _keys(plan: Plan, slots: Sequence[Slot]) -> dict[str, Key]:
     if len(types) == 1:
         keys["general.file_type"] = uint32(_FILE_TYPES[types.pop()])
     keys["general.quantization_version"] = uint32(2)
+    keys[STAMP] = gguf_header.string(fp4lab.__version__)
     return keys
 
 
 def _texts(plan: Plan) -> dict[str, dict[str, Any]]:
     """The JSON files of a folder."""
+    if plan.carried:
+        return dict(plan.carried)
     name = plan.layout.name
     kinds = sorted({str(kind_of(form.format)) for form in plan.weights.values()})
     if name != "fp4lab" and len(kinds) > 1:
@@ -177,20 +186,21 @@ def _texts(plan: Plan) -> dict[str, dict[str, Any]]:
         )
     plain = {slot.name: slot.shape for slot in plan.plain}
     inputs = have_inputs(name, plan.weights, plain)
-    kept = kept_layers(plain, plan.config)
+    kept = kept_layers(plain, plan.config, set(plan.weights))
     if not kinds and name != "fp4lab":
         raise InputError(f"nothing is quantized, so there is nothing to write as {name}")
     described = Described(kinds[0] if kinds else "", kept, inputs)
     return configs.files(name, described, plan.config)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """The files of a model that hold no weights.
+def _copy(source: Path, target: Path) -> list[str]:
+    """Copy the files of a model that hold no weights; their names.
 
     Links are followed, as Hugging Face's cache consists of them: into its `blobs`, or the folder
     itself, and nowhere else, for the copy of a private file could be passed on with the model.
     """
     skipped = {INDEX, CONFIG, configs.HF_QUANT_CONFIG}
+    copied: list[str] = []
     inside = (source.resolve(), source.resolve().parent.parent / "blobs")
     for path in sorted(source.rglob("*")):
         inner = path.relative_to(source)
@@ -205,6 +215,8 @@ def _copy(source: Path, target: Path) -> None:
             )
         (target / inner).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / inner)
+        copied.append(str(inner))
+    return copied
 
 
 def source_plan(source: Source) -> dict[str, Any]:

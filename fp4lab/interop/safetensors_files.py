@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fp4lab.errors import InputError
 from fp4lab.interop.entries import Entry, check_name, check_shape
+from fp4lab.specs.paths import check_regular
 
 #: more than a hundred thousand tensors need
 LONGEST_HEADER = 32 << 20
@@ -32,6 +33,7 @@ def header(file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     """
     from safetensors import SafetensorError, safe_open
 
+    check_regular(file, str(file))
     length = _header_length(file)
     try:
         with safe_open(str(file), framework="pt"):

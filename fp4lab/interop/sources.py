@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,10 +19,15 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.interop import gguf_header, safetensors_files
 from fp4lab.interop.entries import DTYPES, Entry
-from fp4lab.interop.gguf_header import TYPES, Key
+from fp4lab.interop.gguf_header import NUMBERS, Key
+from fp4lab.specs.paths import as_path, check_regular
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+#: the key of a GGUF file that was written here
+STAMP = "fp4lab.version"
+#: what a configuration says of the weights' layout
+KEY = "quantization_config"
 #: names of files that are unpickled by those who read them
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 #: more than any configuration or index of a model takes
@@ -58,6 +64,11 @@ class Source:
         return self.keys is not None
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the files say that they were written here."""
+        return "fp4lab" in self.metadata or STAMP in (self.keys or {})
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(entry.nbytes for entry in self.entries.values())
@@ -66,13 +77,29 @@ class Source:
         """A tensor's values; ggml's blocks as float32.
 
         Raises:
-            InputError: the file was cut short, or the gguf package is needed and missing.
+            InputError: the file was cut short, the gguf package is needed and missing, or there is
+                no memory for the tensor.
         """
+        try:
+            return self._tensor(entry)
+        except (RuntimeError, MemoryError) as error:
+            # torch has no error of its own for this
+            if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
+                raise
+            raise InputError(
+                f"{entry.file}: {entry.name!r} takes {entry.nbytes} bytes, more than there is "
+                "memory for; use a machine with more, or leave the tensor out of the file"
+            ) from None
+
+    def _tensor(self, entry: Entry) -> Tensor:
         if not self.is_gguf:
             return self._reader.tensor(entry)
         if entry.dtype in DTYPES:
             return raw(entry).view(DTYPES[entry.dtype]).reshape(entry.shape)
         return _dequantized(entry) if entry.nbytes else torch.empty(entry.shape)
+
+
+_NO_MEMORY = re.compile("unable to mmap|can't allocate memory")
 
 
 def raw(entry: Entry) -> Tensor:
@@ -86,9 +113,8 @@ def raw(entry: Entry) -> Tensor:
 
 
 def _dequantized(entry: Entry) -> Tensor:
-    numbers = {name: number for number, (name, _, _) in TYPES.items()}
     quants = package("gguf.quants", "gguf", f"{entry.dtype} blocks of {entry.name!r}")
-    kind = package("gguf", "gguf", "GGUF").GGMLQuantizationType(numbers[entry.dtype])
+    kind = package("gguf", "gguf", "GGUF").GGMLQuantizationType(NUMBERS[entry.dtype])
     blocks = raw(entry).reshape(*entry.shape[:-1], -1).numpy()
     try:
         with warnings.catch_warnings():
@@ -120,12 +146,13 @@ def open_source(path: str | Path, *, argument: str = "path") -> Source:
         InputError: nothing is there, it is no file or folder of weights, or one not to be trusted.
         OSError: it cannot be read.
     """
-    path = Path(path)
+    path = as_path(argument, path)
     shown = f"{argument}={str(path)!r}"
     if path.is_dir():
         return _folder(path, shown)
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{shown} is neither a file nor a folder; give a path that exists")
+    check_regular(path, shown)
     if path.suffix in PICKLED:
         raise InputError(f"{shown}: {_PICKLE}")
     with path.open("rb") as file:
@@ -157,14 +184,39 @@ _PICKLE = (
 def _config_beside(path: Path) -> Mapping[str, Any]:
     """The configuration of the model whose weights a file holds: it may name their layout."""
     config = path.with_name(CONFIG)
-    return read_json(config) if path.name == "model.safetensors" and config.is_file() else {}
+    return _read_config(config) if path.name == "model.safetensors" and config.exists() else {}
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    config = read_json(path)
+    check_config(config, str(path))
+    return config
+
+
+def check_config(config: Mapping[str, Any], shown: str) -> None:
+    """InputError where what a configuration says of the model is not of the kind that it has."""
+    names = config.get("architectures")
+    lists_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    for key, right, kind in (
+        ("architectures", names is None or lists_names, "a list of names"),
+        ("model_type", isinstance(config.get("model_type", ""), str), "a name"),
+        ("quantization_config", isinstance(config.get(KEY) or {}, dict), "a table"),
+    ):
+        if not right:
+            raise InputError(f"{shown} has {key}={str(config[key])[:80]!r}, not {kind}; repair it")
 
 
 def _folder(folder: Path, shown: str) -> Source:
     index = folder / INDEX
     files = sorted(folder.glob("*.safetensors"))
-    if index.is_file():
+    if index.exists():
         entries, metadata = _indexed(index)
+        own = folder / "model.safetensors"
+        if own.is_file() and any(entry.file != own for entry in entries.values()):
+            raise InputError(
+                f"{shown} has model.safetensors, and {INDEX} names other files; loaders differ in "
+                "which they take: delete one of the two"
+            )
     else:
         whole = [file for file in files if file.name == "model.safetensors"] or files
         if not whole:
@@ -176,7 +228,7 @@ def _folder(folder: Path, shown: str) -> Source:
             )
         entries, metadata = safetensors_files.header(whole[0])
     config = folder / CONFIG
-    read = read_json(config) if config.is_file() else {}
+    read = _read_config(config) if config.exists() else {}
     return Source(folder, entries, folder=folder, config=read, metadata=metadata)
 
 
@@ -207,7 +259,13 @@ def _indexed(index: Path) -> tuple[dict[str, Entry], dict[str, str]]:
         if not file.is_file():
             raise InputError(f"{index} names {name!r}, which is missing; download it too")
         found, metadata = safetensors_files.header(file)
-        entries |= {tensor: entry for tensor, entry in found.items() if table.get(tensor) == name}
+        for tensor, entry in found.items():
+            if table.get(tensor) != name:
+                raise InputError(
+                    f"{file} holds {tensor!r}, which {index.name} does not say; write the index "
+                    "again"
+                )
+            entries[tensor] = entry
     missing = sorted(set(table) - set(entries))
     if missing:
         where = table[missing[0]]
@@ -217,6 +275,7 @@ def _indexed(index: Path) -> tuple[dict[str, Entry], dict[str, str]]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A table in a JSON file; InputError where it is none."""
+    check_regular(path, str(path))
     if path.stat().st_size > LARGEST_JSON:
         raise InputError(f"{path} is larger than {LARGEST_JSON} bytes; do not trust it")
     try:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError, expect
-from fp4lab.interop import output
+from fp4lab.interop import layouts, output
 from fp4lab.interop.checkpoint import Checkpoint
-from fp4lab.interop.configs import input_scale_name
-from fp4lab.interop.layouts import Layout, LayoutName, layout, plain_slot
+from fp4lab.interop.configs import carried, check_moved, have_inputs, input_scale_name
+from fp4lab.interop.layouts import Layout, LayoutName, plain_slot
 from fp4lab.interop.output import Form, Plan
 from fp4lab.interop.sink import Sink, Slot, bytes_of
 from fp4lab.tensor import QuantizedTensor
@@ -57,7 +57,7 @@ def write(
     ['config.json', 'hf_quant_config.json', 'model.safetensors']
     """
     expect("tensors", tensors, Mapping, "give a dictionary, such as {'up.weight': q}")
-    how, target = layout_of_name(layout), Path(path)
+    how, target = layouts.get(layout), Path(path)
     opened = tensors if isinstance(tensors, Checkpoint) else None
     known = {} if opened is None else output.source_plan(opened.source)
     output.check(
@@ -72,22 +72,24 @@ def write(
     plain = _plain(tensors, how, set(weights))
     if config is not None:
         known["config"] = config
+    if opened is not None and opened.layout is not None:
+        if opened.layout != how.name:
+            inputs = have_inputs(how.name, weights, [slot.name for slot, _ in plain])
+            check_moved(opened.source, how.name, inputs=inputs)
+        elif config is None:
+            known["carried"] = carried(opened.source)
     plan = Plan(how, weights, [slot for slot, _ in plain], **known)
 
     def fill(sink: Sink) -> None:
         for name in weights:
             q = tensors[name]
             assert isinstance(q, QuantizedTensor)
-            for part, data in how.pieces(name, q, first=True):
+            for part, data in how.pieces(name, how.stored(name, q), first=True):
                 sink.write(part, data)
         for _, copy in plain:
             copy(sink)
 
     output.write_plan(plan, target, overwrite=overwrite, fill=fill)
-
-
-#: the argument of `write` has the name of the function
-layout_of_name = layout
 
 
 def _forms(tensors: Mapping[str, QuantizedTensor | Tensor]) -> dict[str, Form]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from fp4lab.errors import InputError, expect, whole
 from fp4lab.formats import BlockFormat, Hadamard
 from fp4lab.functional import quantize
+from fp4lab.functional.arguments import as_format
 from fp4lab.kernels.hadamard.reference import hadamard as transform
 from fp4lab.plots import style
 from fp4lab.plots.grid import decode_scales, finite_values
@@ -23,7 +24,7 @@ WITH_LEVELS = 4
 
 def quantized_row(
     x: Tensor,
-    fmt: BlockFormat,
+    fmt: BlockFormat | str,
     *,
     row: int = 0,
     hadamard: Hadamard | None = None,
@@ -36,7 +37,7 @@ def quantized_row(
 
     Args:
         x: `[M, K]`, quantized as a whole.
-        fmt: the format.
+        fmt: the format, or its name.
         row: which row to draw.
         hadamard: a transform of x before; what is drawn is the transformed row.
         ax: where to draw; None: a new figure.
@@ -50,7 +51,8 @@ def quantized_row(
     >>> ax.get_lines()[-1].get_ydata()[:4].tolist()
     [0.0, 1.5, 3.0, 6.0]
     """
-    _check_matrix(x, fmt)
+    _check_matrix(x)
+    fmt = as_format(fmt)
     row = whole("row", row, 0, x.shape[0] - 1)
     q = quantize(x, fmt, hadamard=hadamard)
     x = x.detach().float()
@@ -79,7 +81,7 @@ def quantized_row(
 
 def block_scales(
     x: Tensor,
-    fmt: BlockFormat,
+    fmt: BlockFormat | str,
     *,
     limits: tuple[float, float] | None = None,
     ax: Axes | None = None,
@@ -88,7 +90,7 @@ def block_scales(
 
     Args:
         x: `[M, K]`.
-        fmt: a format with block scales.
+        fmt: a format, or its name, with block scales.
         limits: the scales at the ends of the colours, so that figures compare; None: those found.
         ax: where to draw; None: a new figure. A colour bar is drawn beside it.
 
@@ -108,7 +110,8 @@ def block_scales(
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import LogLocator, NullLocator
 
-    _check_matrix(x, fmt)
+    _check_matrix(x)
+    fmt = as_format(fmt)
     if fmt.block is None:
         raise InputError(f"fmt={fmt.name!r} has no block scales; use one such as formats.NVFP4")
     sides = [side or extent for side, extent in zip(fmt.block, x.shape, strict=True)]
@@ -132,8 +135,7 @@ def block_scales(
     return ax
 
 
-def _check_matrix(x: Tensor, fmt: BlockFormat) -> None:
+def _check_matrix(x: Tensor) -> None:
     expect("x", x, Tensor, "use torch.as_tensor")
-    expect("fmt", fmt, BlockFormat, "use one of fp4lab.formats, such as NVFP4")
     if x.dim() != 2 or x.numel() == 0:
         raise InputError(f"x of shape {tuple(x.shape)} is no matrix with values; reshape it")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from fp4lab.errors import expect
 from fp4lab.formats import BlockFormat, Rounding
 from fp4lab.functional import quantize
+from fp4lab.functional.arguments import as_format
 from fp4lab.plots import style
 from fp4lab.plots.grid import decode_scales, steps
 
@@ -22,7 +22,7 @@ EDGES = np.linspace(-1.25, 1.25, 51)
 
 def error_histogram(
     x: Tensor,
-    fmt: BlockFormat,
+    fmt: BlockFormat | str,
     *,
     rounding: Rounding = Rounding.NEAREST,
     noise: Tensor | None = None,
@@ -36,7 +36,7 @@ def error_histogram(
 
     Args:
         x: any shape that `fp4lab.quantize` takes.
-        fmt: the format.
+        fmt: the format, or its name.
         rounding: as in `quantize`.
         noise: as in `quantize`.
         ax: where to draw; None: a new figure.
@@ -49,7 +49,7 @@ def error_histogram(
     >>> error_histogram(torch.randn(64, 64), NVFP4).get_xlabel()
     'error (steps of the format at the value)'
     """
-    expect("fmt", fmt, BlockFormat, "use one of fp4lab.formats, such as NVFP4")
+    fmt = as_format(fmt)
     q = quantize(x, fmt, rounding=rounding, noise=noise)
     scales = decode_scales(q).numpy()
     exact = x.detach().double().numpy()

@@ -9,6 +9,7 @@ import numpy as np
 
 from fp4lab.errors import InputError, expect
 from fp4lab.formats import BlockFormat, ElementType
+from fp4lab.functional.arguments import as_format
 from fp4lab.plots import style
 from fp4lab.plots.grid import Values, finite_values
 
@@ -62,12 +63,12 @@ def number_line(*elements: ElementType, log: bool = False, ax: Axes | None = Non
 
 
 def scaled_number_lines(
-    fmt: BlockFormat, scales: Sequence[float] | None = None, *, ax: Axes | None = None
+    fmt: BlockFormat | str, scales: Sequence[float] | None = None, *, ax: Axes | None = None
 ) -> Axes:
     """The positive numbers that one block can hold, a row for each block scale it may have.
 
     Args:
-        fmt: a format with block scales and elements of at most 8 bits.
+        fmt: a format, or its name, with block scales and elements of at most 8 bits.
         scales: decode scales; None: every value of the scale type from 1 to 2 (float32: 1 and 2).
         ax: where to draw; None: a new figure.
 
@@ -82,7 +83,7 @@ def scaled_number_lines(
     >>> [line.get_xdata().tolist() for line in scaled_number_lines(MXFP4).get_lines()]
     [[0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0]]
     """
-    expect("fmt", fmt, BlockFormat, "use one of fp4lab.formats, such as NVFP4")
+    fmt = as_format(fmt)
     if fmt.scale is None:
         raise InputError(f"fmt={fmt.name!r} has no block scales; use number_line(fmt.element)")
     chosen = _octave(fmt.scale) if scales is None else np.asarray(scales, dtype=np.float64)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fp4lab.errors import InputError, expect, whole
+from fp4lab.errors import InputError, whole
 from fp4lab.formats import BlockFormat, Hadamard
 from fp4lab.functional import compare, quantize
+from fp4lab.functional.arguments import as_format
 from fp4lab.kernels.hadamard.reference import hadamard as transform
 from fp4lab.plots import style
 
@@ -22,7 +23,7 @@ SIZES = tuple(2.0 ** (n / 8) for n in range(49))
 
 
 def outlier_curve(
-    fmt: BlockFormat,
+    fmt: BlockFormat | str,
     sizes: Sequence[float] = SIZES,
     *,
     hadamard: Hadamard | None = None,
@@ -36,7 +37,7 @@ def outlier_curve(
     `count` blocks are one tensor for each size. Call it again with the same `ax` for another curve.
 
     Args:
-        fmt: a format whose blocks are 1 x n.
+        fmt: a format, or its name, whose blocks are 1 x n.
         sizes: of the outlier, in deviations of the others.
         hadamard: a transform of the blocks before they are quantized.
         count: blocks that a point is measured on.
@@ -51,7 +52,7 @@ def outlier_curve(
     >>> curve.get_label(), curve.get_xdata().tolist()
     ('mxfp4', [1.0, 64.0])
     """
-    expect("fmt", fmt, BlockFormat, "use one of fp4lab.formats, such as NVFP4")
+    fmt = as_format(fmt)
     if fmt.block is None or fmt.block[0] != 1 or fmt.block[1] < 2:
         raise InputError(
             f"fmt={fmt.name!r} has no blocks of 1 x n; use one such as formats.NVFP4 or MXFP4"

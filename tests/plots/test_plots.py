@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -304,6 +305,25 @@ def test_map_has_a_cell_a_block(fmt: BlockFormat) -> None:
     assert mesh.get_clim() == (0.1, 8.0)
     corners = mesh.get_coordinates()  # type: ignore[attr-defined]
     assert corners[-1, -1].tolist() == [64.0, 48.0]
+
+
+def test_formats_are_given_by_name_too() -> None:
+    x = normal(16, 32)
+    for draw in (plots.quantized_row, plots.block_scales, plots.error_histogram):
+        assert shown_by(draw(x, "mxfp4")) == shown_by(draw(x, MXFP4))
+    assert shown_by(plots.scaled_number_lines("mxfp4")) == shown_by(
+        plots.scaled_number_lines(MXFP4)
+    )
+    assert shown_by(plots.outlier_curve("mxfp4", [2.0])) == shown_by(
+        plots.outlier_curve(MXFP4, [2.0])
+    )
+
+
+def shown_by(ax: Axes) -> list[Any]:
+    """The numbers and texts of a figure."""
+    lines = [np.asarray(line.get_xydata()).tolist() for line in ax.get_lines()]
+    meshes = [np.asarray(mesh.get_array()).tolist() for mesh in ax.collections]
+    return [lines, meshes, [text.get_text() for text in ax.texts], ax.get_title()]
 
 
 def test_map_hides_blocks_of_zeros() -> None:
