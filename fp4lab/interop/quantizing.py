@@ -24,6 +24,7 @@ from fp4lab.interop.progress import Step, silent
 from fp4lab.interop.sink import Sink
 from fp4lab.interop.sources import Source, open_source
 from fp4lab.interop.stored import LARGEST
+from fp4lab.specs.paths import as_path
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def quantize(
     [('up.bias', 'bias'), ('up.weight', '')]
     """
     fmt = as_format(format, "format")
-    how, target = layout_of_name(layout), Path(out)
+    how, target = layout_of_name(layout), as_path("out", out)
     how.check_format(fmt)
     opened = open_source(source, argument="source")
     output.check(how.name, target, overwrite=overwrite, source=opened.path)
@@ -201,8 +202,10 @@ class _Work:
         if entry.name not in self.amaxes:
             amax = largest(self.source.tensor(entry))
             if not amax <= LARGEST:
+                finite = LARGEST < amax < float("inf")
+                held = f"{amax:.3g}, beyond float32" if finite else "NaN or infinity"
                 raise InputError(
-                    f"{entry.name!r} in {entry.file} holds NaN or infinity; repair it, or leave it "
+                    f"{entry.name!r} in {entry.file} holds {held}; repair it, or leave it "
                     f"as it is with --keep {entry.name.removesuffix('.weight')!r}"
                 )
             self.amaxes[entry.name] = amax
