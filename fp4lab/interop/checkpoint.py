@@ -10,16 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4lab import formats
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.interop.configs import layout_of_config
 from fp4lab.interop.entries import Entry
 from fp4lab.interop.gguf_blocks import SIDES, from_blocks
-from fp4lab.interop.layouts import LayoutName, scale_name
+from fp4lab.interop.layouts import LayoutName, gguf_format, scale_name
 from fp4lab.interop.output import Form
 from fp4lab.interop.sources import Source, open_source, raw
-from fp4lab.interop.stored import STORAGES, Part, Storage, decoded
+from fp4lab.interop.stored import STORAGES, decoded
 from fp4lab.tensor import QuantizedTensor
 from fp4lab.tensor.files import (
     FILE_CONVENTION,
@@ -38,7 +37,6 @@ class Weight:
     format: BlockFormat
     shape: tuple[int, ...]
     parts: tuple[Entry, ...]
-    storage: Storage | None = None
     description: Mapping[str, Any] | None = None
 
     @property
@@ -64,8 +62,9 @@ class Checkpoint(Mapping[str, QuantizedTensor | Tensor]):
         plain: the other tensors.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, check_scales: bool = True) -> None:
         self.source = source
+        self._check = check_scales and not source.is_ours
         self.layout, self.weights = _weights(source)
         taken = {part.name for weight in self.weights.values() for part in weight.parts}
         self.plain = {n: entry for n, entry in source.entries.items() if n not in taken}
@@ -77,12 +76,17 @@ class Checkpoint(Mapping[str, QuantizedTensor | Tensor]):
 
     def _quantized(self, name: str, weight: Weight) -> QuantizedTensor:
         if self.layout == "gguf":
-            return _from_gguf(name, weight)
+            return _from_gguf(name, weight, check=self._check)
         parts = [self.source.tensor(part) for part in weight.parts]
-        if weight.storage is None:
-            assert weight.description is not None
+        if weight.description is not None:
             return restored(name, parts, weight.format, weight.description)
-        return decoded(weight.storage, name, parts[0], parts[1], (*parts, None)[2])
+        codes, scales, outer = (*parts, None)[:3]
+        assert codes is not None
+        assert scales is not None
+        layout = str(self.layout)
+        return decoded(
+            name, codes, scales, outer, fmt=weight.format, layout=layout, check=self._check
+        )
 
     def __iter__(self) -> Iterator[str]:
         yield from self.weights
@@ -96,12 +100,15 @@ class Checkpoint(Mapping[str, QuantizedTensor | Tensor]):
         return f"Checkpoint({str(self.source.path)!r}, {layout}, {len(self)} tensors)"
 
 
-def read(path: str | Path) -> Checkpoint:
+def read(path: str | Path, *, check_scales: bool = True) -> Checkpoint:
     """Open a checkpoint: a safetensors file, a folder of Hugging Face, or a GGUF file.
 
     Args:
         path: weights in fp4lab's, compressed-tensors' or ModelOpt's layout, as GGUF, or not
             quantized.
+        check_scales: whether a tensor scale is refused that is likely one of the other direction:
+            the largest weight is then beyond float16, and would be within if it were the other
+            scale. Files that were written here are not checked.
 
     Returns:
         a mapping from names to `QuantizedTensor` and `torch.Tensor`. Nothing but headers is read
@@ -120,7 +127,7 @@ def read(path: str | Path) -> Checkpoint:
     >>> checkpoint.layout, checkpoint["w"]
     ('fp4lab', QuantizedTensor(nvfp4 16x32, 4.56 bits a value, amax 1, cpu))
     """
-    return Checkpoint(open_source(path))
+    return Checkpoint(open_source(path), check_scales=check_scales)
 
 
 def layout_of(path: str | Path) -> LayoutName | None:
@@ -146,6 +153,12 @@ def _weights(source: Source) -> tuple[LayoutName | None, dict[str, Weight]]:
     if not scales and not others:
         return None, {}
     layout = by_config or _layout_of_names(source)
+    changed = next((n for n in source.entries if _last(n) in _CHANGING), None)
+    if changed is not None:
+        raise InputError(
+            f"{source.path}: {changed!r} changes what the weight beside it means, and is not read "
+            "here; export the model without it"
+        )
     for name in source.entries:
         if _last(name) in _FOREIGN[layout]:
             whose = "the configuration" if by_config else "other names"
@@ -158,6 +171,8 @@ def _weights(source: Source) -> tuple[LayoutName | None, dict[str, Weight]]:
     return layout, {f"{stem}weight": _named_weight(source, layout, stem) for stem in stems}
 
 
+#: what scales or orders the inputs or columns of a weight
+_CHANGING = ("pre_quant_scale", "weight_g_idx", "weight_zero_point")
 #: names that a layout does not have
 _FOREIGN: dict[str, tuple[str, ...]] = {
     "compressed-tensors": ("weight_scale_2",),
@@ -194,7 +209,7 @@ def _named_weight(source: Source, layout: LayoutName, stem: str) -> Weight:
         if all(entry.dtype in _SAME.get(part.dtype, (part.dtype,)) for entry, part in allowed):
             *rows, columns = parts[0].shape or (0,)
             shape = (*rows, columns * (1 + storage.format.packed))
-            return Weight(storage.format, shape, tuple(parts), storage)
+            return Weight(storage.format, shape, tuple(parts))
     there = ", ".join(
         f"{name} {entry.dtype} {list(entry.shape)}" for name, entry in found.items() if entry
     )
@@ -244,27 +259,29 @@ def _gguf_weights(source: Source) -> dict[str, Weight]:
                 f"{source.path}: {scale.name!r} is {scale.dtype} {list(scale.shape)}; weights with "
                 "one float32 scale are read"
             )
-        if scale is not None:
-            weights[name] = Weight(formats.NVFP4_MODELOPT, entry.shape, (entry, scale))
-        else:
-            one_level = formats.NVFP4_ONE_LEVEL
-            fmt = one_level if entry.dtype == "NVFP4" else formats.MXFP4
-            weights[name] = Weight(fmt, entry.shape, (entry,))
+        fmt = gguf_format(entry.dtype, scaled=scale is not None)
+        weights[name] = Weight(fmt, entry.shape, (entry,) if scale is None else (entry, scale))
     return weights
 
 
-def _from_gguf(name: str, weight: Weight) -> QuantizedTensor:
+def _from_gguf(name: str, weight: Weight, *, check: bool) -> QuantizedTensor:
     blocks, *scale = weight.parts
     rows = raw(blocks).reshape(*blocks.shape[:-1], -1)
     codes, scales = from_blocks(rows.reshape(-1, rows.shape[-1]), blocks.dtype)
-    part = Part(blocks.name, "U8")
-    storage = Storage(
+    # ggml knows no sign and no NaN of a scale: it would read others as numbers
+    odd = scales >= 0x7F if blocks.dtype == "NVFP4" else scales == 0xFF
+    if bool(odd.any()):
+        raise InputError(
+            f"{name!r} has {int(odd.sum())} block scales that are negative or NaN, and llama.cpp "
+            "reads those as other numbers; requantize the file with llama.cpp"
+        )
+    return decoded(
+        name,
+        codes,
+        scales,
+        raw(scale[0]).view(torch.float32) if scale else None,
+        fmt=weight.format,
         layout="gguf",
-        kind=blocks.dtype.lower(),
-        codes=part,
-        scales=part,
-        format=weight.format,
-        tensor_scale=part if scale else None,
+        shape=weight.shape,
+        check=check,
     )
-    outer = raw(scale[0]).view(torch.float32) if scale else None
-    return decoded(storage, name, codes, scales, outer, shape=weight.shape)

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from fp4lab import functional
 from fp4lab.formats import WHOLE, BlockFormat, Level
-from fp4lab.functional import Error, compare
+from fp4lab.functional import Error
+from fp4lab.functional.arguments import operator_arguments
+from fp4lab.functional.operations import fake_quantized, saturated
+from fp4lab.kernels.backends import with_denormals
 from fp4lab.tensor import QuantizedTensor
 
 #: values that are quantized at once
@@ -20,8 +23,10 @@ VALUES = 1 << 17
 NAN = float("nan")
 
 
-def row_chunks(x: Tensor, fmt: BlockFormat | None = None) -> Iterator[Tensor]:
-    """The rows `[M, K]` of a tensor in float32, some at a time, tiles of the format whole."""
+def row_chunks(
+    x: Tensor, fmt: BlockFormat | None = None, *, dtype: torch.dtype = torch.float32
+) -> Iterator[Tensor]:
+    """The rows `[M, K]` of a tensor, some at a time, tiles of the format whole."""
     matrix = x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
     num_rows, columns = matrix.shape
     side = 1 if fmt is None or fmt.block is None else fmt.block[0]
@@ -29,7 +34,7 @@ def row_chunks(x: Tensor, fmt: BlockFormat | None = None) -> Iterator[Tensor]:
     if side == WHOLE and fmt is not None and fmt.block is not None:
         step = num_rows
     for row in range(0, num_rows, max(step, 1)):
-        yield matrix[row : row + step].to(torch.float32)
+        yield matrix[row : row + step].to(dtype)
 
 
 def largest(x: Tensor) -> float:
@@ -37,7 +42,8 @@ def largest(x: Tensor) -> float:
     if x.numel() == 0:
         return 0.0
     low, high = torch.aminmax(x)
-    return max(-float(low), float(high)) if not bool(low.isnan()) else NAN
+    # 0 has no sign
+    return abs(max(-float(low), float(high))) if not bool(low.isnan()) else NAN
 
 
 def quantized(x: Tensor, fmt: BlockFormat, amax: float) -> Iterator[tuple[QuantizedTensor, Tensor]]:
@@ -52,33 +58,28 @@ def quantized(x: Tensor, fmt: BlockFormat, amax: float) -> Iterator[tuple[Quanti
 
 @dataclass
 class Figures:
-    """`fp4lab.error` of a tensor from those of its parts, in float64."""
+    """`fp4lab.error` of a tensor from sums over its parts, in float64."""
 
     power: float = 0.0
     noise: float = 0.0
     inner: float = 0.0
     q_power: float = 0.0
-    vanished: float = 0.0
-    saturated: float = 0.0
+    vanished: int = 0
+    saturated: int = 0
     nonzero: int = 0
     count: int = 0
 
-    def add(self, x: Tensor, error: Error) -> None:
-        """Count a part in: x in float32, and its error."""
-        x64 = x.to(torch.float64)
-        power, nonzero = float(x64.square().sum()), int(torch.count_nonzero(x))
+    def add(self, x: Tensor, q: Tensor, *, saturated: int = 0) -> None:
+        """Count a part in: x and what became of it, both in float32."""
+        sums = _sums(x, q)
+        self.power += sums[0]
+        self.noise += sums[1]
+        self.inner += sums[2]
+        self.q_power += sums[3]
+        self.nonzero += int(torch.count_nonzero(x))
+        self.vanished += int(((q == 0) & (x != 0)).sum())
+        self.saturated += saturated
         self.count += x.numel()
-        self.nonzero += nonzero
-        self.vanished += error.underflow * nonzero
-        self.saturated += error.saturation * x.numel()
-        if power == 0:
-            return
-        self.power += power
-        self.noise += error.relative_mse * power
-        inner = error.gain * power
-        self.inner += inner
-        if error.cosine:
-            self.q_power += (inner / error.cosine) ** 2 / power
 
     def join(self, other: Figures) -> None:
         """Count another tensor in."""
@@ -87,8 +88,13 @@ class Figures:
 
     def error(self) -> Error:
         """The figures of all that was added; no error where there was nothing."""
-        if self.power == 0 or self.count == 0:
+        if self.count == 0:
             return Error(float("inf"), 0.0, 1.0, 1.0, 0.0, 0.0)
+        saturation = self.saturated / self.count
+        if self.power == 0:
+            if self.noise == 0:
+                return Error(float("inf"), 0.0, 1.0, 1.0, 0.0, saturation)
+            return Error(float("-inf"), float("inf"), 0.0, 1.0, 0.0, saturation)
         ratio = self.noise / self.power
         sqnr = math.inf if ratio == 0 else -10 * math.log10(ratio)
         norm = math.sqrt(self.power) * math.sqrt(self.q_power)
@@ -98,8 +104,17 @@ class Figures:
             cosine=self.inner / norm if norm else 0.0,
             gain=self.inner / self.power,
             underflow=self.vanished / self.nonzero if self.nonzero else 0.0,
-            saturation=self.saturated / self.count,
+            saturation=saturation,
         )
+
+
+@with_denormals
+def _sums(x: Tensor, q: Tensor) -> tuple[float, float, float, float]:
+    """Power, noise, inner product and power of q. No square of a float32 leaves float64."""
+    x64, q64 = x.to(torch.float64), q.to(torch.float64)
+    sums = (x64.square(), (q64 - x64).square(), q64 * x64, q64.square())
+    power, noise, inner, q_power = (float(each.sum()) for each in sums)
+    return power, noise, inner, q_power
 
 
 def error_of(x: Tensor, fmt: BlockFormat, amax: float) -> Error:
@@ -107,13 +122,10 @@ def error_of(x: Tensor, fmt: BlockFormat, amax: float) -> Error:
     outer = torch.tensor([amax]) if fmt.level == Level.TENSOR else None
     figures = Figures()
     for chunk in row_chunks(x, fmt):
-        figures.add(chunk, functional.error(chunk, fmt, amax=outer, ragged="pad"))
+        arguments = operator_arguments(chunk, fmt, amax=outer, ragged="pad")[1:]
+        beyond = 0 if fmt.block is None else int(saturated(chunk, fmt, -1, arguments).sum())
+        figures.add(chunk, fake_quantized(chunk, -1, arguments), saturated=beyond)
     return figures.error()
-
-
-def compared(q: QuantizedTensor, x: Tensor) -> Error:
-    """The error of some rows that were quantized; their saturation is not known."""
-    return compare(q.dequantize(), x, saturation=0.0)
 
 
 @dataclass(frozen=True)
@@ -125,24 +137,27 @@ class Spread:
     kurtosis: float
 
 
+@with_denormals
 def spread(x: Tensor) -> Spread:
     """Figures of the values in float64; NaN where they are not defined (all equal, or NaN)."""
     amax, count = largest(x), x.numel()
     if count == 0:
         return Spread(0.0, NAN, NAN)
+    # the fourth power of a tiny or huge float64 is none
+    _, exponent = math.frexp(amax)
     total = square = 0.0
-    for chunk in row_chunks(x):
-        wide = chunk.to(torch.float64)
+    for chunk in row_chunks(x, dtype=torch.float64):
+        wide = torch.ldexp(chunk, torch.tensor(-exponent))
         total += float(wide.sum())
         square += float(wide.square().sum())
     mean, rms = total / count, math.sqrt(square / count)
     second = fourth = 0.0
-    for chunk in row_chunks(x):
-        squares = (chunk.to(torch.float64) - mean).square()
+    for chunk in row_chunks(x, dtype=torch.float64):
+        squares = (torch.ldexp(chunk, torch.tensor(-exponent)) - mean).square()
         second += float(squares.sum())
         fourth += float(squares.square().sum())
     return Spread(
         amax,
-        amax / rms if rms else NAN,
+        math.ldexp(amax, -exponent) / rms if rms else NAN,
         count * fourth / second**2 if second and math.isfinite(second) else NAN,
     )

@@ -35,7 +35,8 @@ class QuantizeArguments:
     """Quantize a model's weights into the layout of a tool, tensor by tensor.
 
     Embeddings, heads, norms, biases, routers and what does not fit the blocks stay as they are. The
-    output is there only when it is whole.
+    output is there only when it is whole. compressed-tensors decodes weights to
+    bfloat16: load a model of another dtype with dtype=torch.bfloat16.
     """
 
     source: Annotated[Positional[str], arg(metavar="IN")]

@@ -9,13 +9,13 @@ Sources: compressed-tensors 0.20.1 (`QuantizationConfig`), nvidia-modelopt 0.47.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fp4lab.errors import InputError
 from fp4lab.interop.layouts import LayoutName
-from fp4lab.interop.sources import KEY, Source
+from fp4lab.interop.sources import KEY, Source, read_json
 
 HF_QUANT_CONFIG = "hf_quant_config.json"
 _METHODS: dict[str, LayoutName] = {
@@ -25,19 +25,42 @@ _METHODS: dict[str, LayoutName] = {
 }
 #: loaders know ModelOpt's files by this name; the version is the one whose form is written
 _PRODUCER = {"name": "modelopt", "version": "0.47.0"}
-#: words in the names of architectures whose head may share the embedding's weight
-_HEADS = ("ForCausalLM", "LMHead", "ForConditionalGeneration")
+#: what ModelOpt calls weights that mean what their codes and scales say
+_ALGORITHMS = ("NVFP4", "W4A16_NVFP4", "MXFP4", "MXFP8")
+#: words in the names of architectures whose head may share the embedding's weight, and such heads
+_HEADS = {
+    "ForCausalLM": ("lm_head",),
+    "LMHead": ("lm_head",),
+    "ForConditionalGeneration": ("lm_head",),
+    "ForMaskedLM": (
+        "lm_head.decoder",
+        "cls.predictions.decoder",
+        "predictions.decoder",
+        "vocab_projector",
+        "generator_lm_head",
+        "decoder",
+    ),
+    "ForPreTraining": ("cls.predictions.decoder", "predictions.decoder"),
+}
+
+
+def _described(source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What config.json and hf_quant_config.json say of how a model is quantized."""
+    inner = source.config.get(KEY)
+    file = None if source.folder is None else source.folder / HF_QUANT_CONFIG
+    other = read_json(file).get("quantization") if file is not None and file.is_file() else None
+    return inner if isinstance(inner, dict) else {}, other if isinstance(other, dict) else {}
 
 
 def layout_of_config(source: Source) -> LayoutName | None:
     """The layout that config.json or hf_quant_config.json names; None where neither does.
 
     Raises:
-        InputError: a method that is not read here, or two that differ.
+        InputError: a method or an algorithm that is not read here, or two that differ.
     """
     found: dict[str, LayoutName] = {}
-    described = source.config.get(KEY)
-    if isinstance(described, dict):
+    described, other = _described(source)
+    if isinstance(source.config.get(KEY), dict):
         method = str(described.get("quant_method", "compressed-tensors"))
         if method not in _METHODS:
             raise InputError(
@@ -53,7 +76,52 @@ def layout_of_config(source: Source) -> LayoutName | None:
             f"{source.path}: {said}; the two store tensor scales in opposite directions: export it "
             "again with one tool"
         )
+    for table in (described, other):
+        algorithm = table.get("quant_algo")
+        if algorithm is not None and algorithm not in _ALGORITHMS:
+            raise InputError(
+                f"{source.path}: it was quantized with quant_algo={algorithm!r}; read are "
+                f"{', '.join(_ALGORITHMS)}: export it again with one of these"
+            )
+        if table.get("transform_config"):
+            raise InputError(
+                f"{source.path}: its weights are transformed (transform_config), which is not read "
+                "here; export it without transforms"
+            )
     return next(iter(found.values()), None)
+
+
+def carried(source: Source) -> dict[str, dict[str, Any]]:
+    """The JSON files of a model that is written in the layout it has; empty without any."""
+    if not any(_described(source)):
+        return {}
+    files_ = {"config.json": dict(source.config)} if source.config else {}
+    if source.folder is not None and (source.folder / HF_QUANT_CONFIG).is_file():
+        files_[HF_QUANT_CONFIG] = read_json(source.folder / HF_QUANT_CONFIG)
+    return files_
+
+
+def check_moved(source: Source, layout: str, *, inputs: bool) -> None:
+    """InputError for what the configuration of a model says and another layout would lose.
+
+    Args:
+        source: the model.
+        layout: the other layout.
+        inputs: whether the scales of all inputs go along.
+    """
+    for table in _described(source):
+        cache = table.get("kv_cache_scheme") or table.get("kv_cache_quant_algo")
+        groups = table.get("config_groups")
+        groups = groups.values() if isinstance(groups, dict) else ()
+        acts = any(isinstance(g, dict) and g.get("input_activations") for g in groups)
+        lost = "its key-value cache is quantized too" if cache else ""
+        if acts and not inputs:
+            lost = "its inputs are quantized too, by scales that no file holds"
+        if lost:
+            raise InputError(
+                f"{source.path}: {lost}, which the layout {layout} would lose; write it in "
+                "the layout it has, or export it with quantized weights only"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,23 +139,31 @@ class Described:
     inputs: bool
 
 
-def kept_layers(plain: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> list[str]:
-    """Layers among the names and sizes that are not quantized, and a head without a weight.
+def kept_layers(
+    plain: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], quantized: Collection[str] = ()
+) -> list[str]:
+    """Layers among the names and sizes that are not quantized, and heads without a weight.
 
     >>> kept_layers({"embed.weight": (100, 16), "norm.weight": (16,)}, {})
     ['embed']
+    >>> kept_layers({"embed.weight": (100, 16)}, {"architectures": ["LlamaForCausalLM"]})
+    ['embed', 'lm_head']
     """
     kept = sorted(
         name.removesuffix(".weight")
         for name, shape in plain.items()
         if name.endswith(".weight") and len(shape) == 2
     )
-    architectures = config.get("architectures") or ()
-    has_head = any(word in str(one) for one in architectures for word in _HEADS)
-    if has_head and "lm_head.weight" not in plain:
-        # it shares the embedding's weight, which is kept
-        kept.append("lm_head")
-    return kept
+    heads = [
+        head
+        for one in config.get("architectures") or ()
+        for word, found in _HEADS.items()
+        if word in one
+        for head in found
+    ]
+    # a head whose weight is not there shares the embedding's, which is kept
+    there = {*plain, *quantized}
+    return kept + [head for head in dict.fromkeys(heads) if f"{head}.weight" not in there]
 
 
 def files(

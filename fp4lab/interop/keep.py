@@ -16,13 +16,26 @@ from fp4lab.recipes.rules import HEAD_IN_BF16
 
 #: what names say, by the words in them
 _WORDS = {
-    "embedding": re.compile(r"embed|(^|\.)(wte|wpe|token_embd|position_embd|shared)$"),
+    "embedding": re.compile(
+        r"embed|(^|[._])emb(\.|$)|(^|\.)(wte|wpe|token_embd|position_embd|shared|\w+_token)$"
+    ),
     "norm": re.compile(r"norm|(^|\.)ln_?\w*$"),
-    "router": re.compile(r"router|(^|\.)(mlp|block_sparse_moe|moe|ffn)\.gate$|gate_inp"),
-    "head": re.compile(r"(^|\.)(classifier|score|pre_classifier|vocab_projector)$|^cls\."),
+    "router": re.compile(
+        r"router|(^|\.)(mlp|block_sparse_moe|moe|ffn|feed_forward)\.gate(\.wg)?$|gate_inp"
+        r"|(^|\.)shared_experts?_gate$"
+    ),
+    "head": re.compile(
+        r"(^|\.)(lm_heads?|v_head|classifier|score|pre_classifier|vocab_projector|vocab_transform"
+        r"|qa_outputs|lm_predictions|generator_predictions|discriminator_predictions)(\.|$)"
+        r"|^(cls|predictions)\."
+    ),
+    "bias": re.compile(r"(^|[._])(bias|bias_table|alibi|slopes)$|(^|\.)relative_attention_bias"),
+    "no weight of a layer": re.compile(r"(^|\.)(A_log|inv_freq)$"),
 }
+#: parts of what other tools have quantized: a name's last word, which says it alone
+_FOREIGN = {"qweight", "qzeros", "weight_scale_inv", "absmax", "quant_map", "SCB"}
 #: models whose layers are stored as [inputs, outputs], so that blocks would run the wrong way
-_TRANSPOSED = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer"}
+_TRANSPOSED = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 _CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)$")
 
 
@@ -46,7 +59,7 @@ def reasons(
         layer = name.removesuffix(".weight")
         matching = [r.pattern for r in rules if r.match(Layer(name)) or r.match(Layer(layer))]
         unused.difference_update(matching)
-        asked = f"--keep {matching[0]}" if matching else ""
+        asked = f"keep={matching[0]!r}" if matching else ""
         found[name] = _reason(entry, layer, config) or asked or how.refusal(name, entry.shape, fmt)
     if unused:
         raise InputError(
@@ -61,6 +74,23 @@ def has_values(entry: Entry) -> bool:
     return entry.is_float or entry.dtype in _GGML
 
 
+def foreign(entries: Mapping[str, Entry]) -> str:
+    """The name of a part of what another tool has quantized (GPTQ, AWQ, MLX, FP8); "" without.
+
+    Scales alone do not say it, but beside codes.
+    """
+    for name in entries:
+        stem, _, word = name.rpartition(".")
+        weight = entries.get(f"{stem}.weight")
+        codes = weight is not None and not has_values(weight)
+        blocks = entries.get(f"{name.removesuffix('_scales')}_blocks")
+        if word in _FOREIGN or (word == "scales" and codes):
+            return name
+        if name.endswith("_scales") and blocks is not None:
+            return name
+    return ""
+
+
 def _reason(entry: Entry, layer: str, config: Mapping[str, Any]) -> str:
     """What speaks against quantizing a tensor in any format and layout."""
     if not has_values(entry):
@@ -69,8 +99,12 @@ def _reason(entry: Entry, layer: str, config: Mapping[str, Any]) -> str:
         return "bias" if layer.rpartition(".")[2] == "bias" else f"{len(entry.shape)}-D"
     if HEAD_IN_BF16.match(Layer(layer)):
         return "head"
-    if config.get("model_type") in _TRANSPOSED and _CONV1D.search(layer):
-        return "stored as [inputs, outputs]"
+    if _CONV1D.search(layer):
+        kind = config.get("model_type")
+        if kind is None:
+            return "stored as [inputs, outputs] in GPT-2, and no config.json says what it is"
+        if kind in _TRANSPOSED:
+            return "stored as [inputs, outputs]"
     return next((what for what, words in _WORDS.items() if words.search(layer)), "")
 
 

@@ -8,18 +8,17 @@ from typing import Literal, Protocol, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from fp4lab import formats
 from fp4lab.errors import InputError, unknown
-from fp4lab.formats import BlockFormat, Direction, Level
+from fp4lab.formats import BlockFormat, Level
 from fp4lab.interop.entries import NAMES
 from fp4lab.interop.gguf_blocks import block_side, to_blocks
 from fp4lab.interop.sink import Slot, bytes_of, gguf_nbytes, slot
 from fp4lab.interop.stored import (
     STORAGES,
     Storage,
-    check_storable,
-    converted_scale,
     kind_of,
-    row_scales,
+    restated,
 )
 from fp4lab.kernels.quantize import reference
 from fp4lab.tensor import QuantizedTensor
@@ -46,8 +45,11 @@ class Layout(Protocol):
     def slots(self, name: str, shape: tuple[int, ...], fmt: BlockFormat) -> list[Slot]:
         """The tensors of the file."""
 
+    def stored(self, name: str, q: QuantizedTensor) -> QuantizedTensor:
+        """Some rows as the layout stores them; InputError for what it cannot."""
+
     def pieces(self, name: str, q: QuantizedTensor, *, first: bool) -> Pieces:
-        """Bytes of some rows; the tensor scale comes with the first of them."""
+        """Bytes of what is stored; the tensor scale comes with the first rows."""
 
     def plain(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> Slot:
         """The place of a tensor that is not quantized."""
@@ -105,15 +107,17 @@ class Named:
             found.append(slot(stem + part.name, part.dtype, how.tensor_scale_shape))
         return found
 
+    def stored(self, name: str, q: QuantizedTensor) -> QuantizedTensor:
+        """With a tensor scale of the layout's direction; InputError for NaN."""
+        return restated(q, self.storage(q.format).format, name)
+
     def pieces(self, name: str, q: QuantizedTensor, *, first: bool) -> Pieces:
-        """The bytes of each part; InputError for NaN."""
-        check_storable(q, name)
+        """The bytes of each part."""
         how, stem = self.storage(q.format), name.removesuffix("weight")
         yield stem + how.codes.name, bytes_of(q.codes)
-        yield stem + how.scales.name, bytes_of(row_scales(q))
+        yield stem + how.scales.name, bytes_of(q.scales)
         if first and how.tensor_scale is not None:
-            scale = converted_scale(q.tensor_scale, q.format, how.format.direction)
-            yield stem + how.tensor_scale.name, bytes_of(scale)
+            yield stem + how.tensor_scale.name, bytes_of(q.tensor_scale)
 
     def plain(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> Slot:
         """As it is."""
@@ -151,16 +155,19 @@ class Gguf:
             found.append(Slot(_gguf_name(scale_name(name)), "F32", (1,), 4))
         return found
 
-    def pieces(self, name: str, q: QuantizedTensor, *, first: bool) -> Pieces:
-        """The blocks of some rows; InputError for NaN and for negative block scales."""
-        check_storable(q, name)
-        dtype, scales = self.dtype(q.format), row_scales(q)
-        if dtype == "NVFP4" and bool((scales & 0x80).any()):
+    def stored(self, name: str, q: QuantizedTensor) -> QuantizedTensor:
+        """With a decode scale; InputError for NaN and for negative block scales."""
+        dtype = self.dtype(q.format)
+        found = restated(q, gguf_format(dtype, scaled=q.format.level != Level.NONE), name)
+        if dtype == "NVFP4" and bool((found.scales & 0x80).any()):
             raise InputError(f"{name!r} has negative block scales, which GGUF cannot hold; keep it")
-        yield name, bytes_of(to_blocks(q.codes, scales, dtype))
+        return found
+
+    def pieces(self, name: str, q: QuantizedTensor, *, first: bool) -> Pieces:
+        """The blocks of some rows."""
+        yield name, bytes_of(to_blocks(q.codes, q.scales, self.dtype(q.format)))
         if first and q.format.level != Level.NONE:
-            scale = converted_scale(q.tensor_scale, q.format, Direction.DECODE)
-            yield scale_name(name), bytes_of(scale)
+            yield scale_name(name), bytes_of(q.tensor_scale)
 
     def plain(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> Slot:
         """As it is; a single number has the shape [1] there."""
@@ -174,6 +181,13 @@ class Gguf:
             raise InputError(f"{name!r} has {len(shape)} dimensions, and GGUF 4 at most")
         assert needed == nbytes
         return Slot(_gguf_name(name), dtype, shape or (1,), nbytes)
+
+
+def gguf_format(dtype: str, *, scaled: bool) -> BlockFormat:
+    """The format of ggml's blocks of a type, with or without a tensor scale beside them."""
+    if dtype == "MXFP4":
+        return formats.MXFP4
+    return formats.NVFP4_MODELOPT if scaled else formats.NVFP4_ONE_LEVEL
 
 
 def scale_name(name: str) -> str:
@@ -218,6 +232,10 @@ class Fp4lab:
             slot(f"{name}.{part}", NAMES[dtype], tuple(shape))
             for part, (shape, dtype) in zip(stored_names(fmt), shapes, strict=True)
         ]
+
+    def stored(self, name: str, q: QuantizedTensor) -> QuantizedTensor:
+        """As it is."""
+        return q
 
     def pieces(self, name: str, q: QuantizedTensor, *, first: bool) -> Pieces:
         """The bytes of each part."""

@@ -17,7 +17,7 @@ from fp4lab.interop.configs import Described, have_inputs, kept_layers
 from fp4lab.interop.gguf_header import Key, uint32
 from fp4lab.interop.layouts import Layout, LayoutName, matrix_of
 from fp4lab.interop.sink import Sink, Slot, gguf_sink, safetensors_sink
-from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, Source
+from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, STAMP, Source
 from fp4lab.interop.stored import kind_of
 from fp4lab.tensor.files import FILE_CONVENTION, description
 
@@ -55,6 +55,7 @@ class Plan:
         config: the model's config.json.
         folder: a folder whose other files are copied.
         keys: metadata of a GGUF file that the tensors come from.
+        carried: the JSON files of a model that keeps its layout.
     """
 
     layout: Layout
@@ -63,6 +64,7 @@ class Plan:
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     keys: Mapping[str, Key] | None = None
+    carried: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def slots(self) -> list[Slot]:
         """The tensors of the file; InputError for two of one name."""
@@ -167,11 +169,14 @@ def _keys(plan: Plan, slots: Sequence[Slot]) -> dict[str, Key]:
     if len(types) == 1:
         keys["general.file_type"] = uint32(_FILE_TYPES[types.pop()])
     keys["general.quantization_version"] = uint32(2)
+    keys[STAMP] = gguf_header.string(fp4lab.__version__)
     return keys
 
 
 def _texts(plan: Plan) -> dict[str, dict[str, Any]]:
     """The JSON files of a folder."""
+    if plan.carried:
+        return dict(plan.carried)
     name = plan.layout.name
     kinds = sorted({str(kind_of(form.format)) for form in plan.weights.values()})
     if name != "fp4lab" and len(kinds) > 1:
@@ -181,7 +186,7 @@ def _texts(plan: Plan) -> dict[str, dict[str, Any]]:
         )
     plain = {slot.name: slot.shape for slot in plan.plain}
     inputs = have_inputs(name, plan.weights, plain)
-    kept = kept_layers(plain, plan.config)
+    kept = kept_layers(plain, plan.config, set(plan.weights))
     if not kinds and name != "fp4lab":
         raise InputError(f"nothing is quantized, so there is nothing to write as {name}")
     described = Described(kinds[0] if kinds else "", kept, inputs)

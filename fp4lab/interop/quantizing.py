@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, Direction, Level
 from fp4lab.functional.arguments import as_format
 from fp4lab.interop import output
 from fp4lab.interop.checkpoint import Checkpoint
-from fp4lab.interop.chunks import Figures, compared, largest, quantized
+from fp4lab.interop.chunks import Figures, largest, quantized
 from fp4lab.interop.entries import Entry
 from fp4lab.interop.figures import plain
 from fp4lab.interop.groups import fused
-from fp4lab.interop.keep import reasons
+from fp4lab.interop.keep import foreign, reasons
 from fp4lab.interop.layouts import Layout, LayoutName
 from fp4lab.interop.layouts import layout as layout_of_name
 from fp4lab.interop.output import Form, Plan
 from fp4lab.interop.progress import Step, silent
 from fp4lab.interop.sink import Sink
 from fp4lab.interop.sources import Source, open_source
-from fp4lab.interop.stored import LARGEST
+from fp4lab.interop.stored import LARGEST, smallest_amax
 from fp4lab.specs.paths import as_path
 
 
@@ -52,11 +55,13 @@ class Summary:
     """What `quantize` did, tensor by tensor.
 
     Attributes:
+        layout: which tool's files were written.
         rows: in the order of the source.
         sqnr_db: of all quantized values together.
         groups: names of tensors that share a tensor scale.
     """
 
+    layout: LayoutName
     rows: tuple[Row, ...]
     sqnr_db: float
     groups: tuple[tuple[str, ...], ...]
@@ -65,6 +70,17 @@ class Summary:
     def num_quantized(self) -> int:
         """How many tensors were quantized."""
         return sum(not row.kept for row in self.rows)
+
+    @property
+    def dtype_note(self) -> str:
+        """How to load what was written, where transformers' own choice would fail; "" else."""
+        kept = {row.dtype for row in self.rows if row.kept} & {"F32", "F64", "F16"}
+        if self.layout != "compressed-tensors" or not kept:
+            return ""
+        return (
+            f"what is kept is {' and '.join(sorted(kept))}, and compressed-tensors decodes weights "
+            "to bfloat16: load the model with dtype=torch.bfloat16"
+        )
 
     @property
     def nbytes_before(self) -> int:
@@ -112,7 +128,10 @@ def quantize(
         on_tensor: called with a tensor's name and bytes before it is read.
 
     Returns:
-        what became of each tensor. Weights are quantized in float32 as by `fp4lab.quantize`.
+        what became of each tensor. Weights are quantized in float32 as by `fp4lab.quantize`. Where
+        a tensor is so small that the tensor scale of the layout or the format would be no normal
+        number of float32, it gets the smallest amax whose scale is. Errors are those of what is
+        stored. compressed-tensors decodes to bfloat16: load a model of another dtype as that.
 
     Raises:
         InputError: a source that cannot be read or is quantized already, NaN in a weight, a pattern
@@ -136,6 +155,11 @@ def quantize(
         raise InputError(
             f"source={str(source)!r} is quantized already ({checkpoint.layout}); give the weights "
             "in high precision, or move it to another layout with fp4lab.interop.write"
+        )
+    if other := foreign(opened.entries):
+        raise InputError(
+            f"source={str(source)!r} has {other!r}: it is quantized already, by a tool whose "
+            "weights are not read here; give the weights in high precision"
         )
     work = _Work(opened, how, fmt, share=share, patterns=keep, on_tensor=on_tensor)
     output.write_plan(work.plan(), target, overwrite=overwrite, fill=work.fill)
@@ -187,35 +211,41 @@ class _Work:
         amax = self._amax(entry)
         for member in self.groups.get(name, ()):
             amax = max(amax, self._amax(self.source.entries[member]))
-        if amax == 0 and self._needs_scale():
-            # every direction has a 1 for this amax
-            amax = self.fmt.amax_factor
+        if self.fmt.level != Level.NONE and not self._holds_amax():
+            # every direction has a 1 for the amax of a tensor of zeros
+            amax = max(amax, smallest_amax(self.fmt)) if amax else self.fmt.amax_factor
         figures = self.figures[name] = Figures()
         first = True
         for q, x in quantized(self.source.tensor(entry), self.fmt, amax):
-            for part, data in self.how.pieces(name, q, first=first):
+            stored = self.how.stored(name, q)
+            for part, data in self.how.pieces(name, stored, first=first):
                 sink.write(part, data)
-            figures.add(x, compared(q, x))
+            values = stored.dequantize()
+            if not bool(values.isfinite().all()):
+                raise InputError(
+                    f"{name!r} in {entry.file} has an amax of {amax:.3g}, so large that "
+                    f"{self.fmt.name} decodes to infinity; {_leave(name)}"
+                )
+            figures.add(x, values)
             first = False
 
     def _amax(self, entry: Entry) -> float:
         if entry.name not in self.amaxes:
-            amax = largest(self.source.tensor(entry))
+            exact = largest(self.source.tensor(entry))
+            amax = torch.tensor(exact, dtype=torch.float32).item()
             if not amax <= LARGEST:
-                finite = LARGEST < amax < float("inf")
-                held = f"{amax:.3g}, beyond float32" if finite else "NaN or infinity"
+                finite = math.isfinite(exact)
+                what = "numbers beyond float32" if finite else "NaN or infinity"
                 raise InputError(
-                    f"{entry.name!r} in {entry.file} holds {held}; repair it, or leave it "
-                    f"as it is with --keep {entry.name.removesuffix('.weight')!r}"
+                    f"{entry.name!r} in {entry.file} holds {what}; repair it, or "
+                    f"{_leave(entry.name)}"
                 )
             self.amaxes[entry.name] = amax
         return self.amaxes[entry.name]
 
-    def _needs_scale(self) -> bool:
-        """Whether a tensor of zeros would get a tensor scale that no tool can use."""
-        if self.fmt.level == Level.NONE:
-            return False
-        return self.how.name != "fp4lab" or self.fmt.direction == Direction.DECODE
+    def _holds_amax(self) -> bool:
+        """Whether the amax itself is stored: the scales that others store may be no number."""
+        return self.how.name == "fp4lab" and self.fmt.direction == Direction.AMAX
 
     def summary(self) -> Summary:
         together = Figures()
@@ -228,7 +258,11 @@ class _Work:
                 sqnr = self.figures[name].error().sqnr_db
             rows.append(Row(name, entry.dtype, entry.shape, entry.nbytes, after, why, sqnr))
         groups = tuple(dict.fromkeys(self.groups.values()))
-        return Summary(tuple(rows), together.error().sqnr_db, groups)
+        return Summary(self.how.name, tuple(rows), together.error().sqnr_db, groups)
+
+
+def _leave(name: str) -> str:
+    return f"leave it as it is with keep=[{name.removesuffix('.weight')!r}]"
 
 
 def _most_common(why: Collection[str]) -> str:

@@ -24,6 +24,8 @@ from fp4lab.tensor.files import without_memory
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+#: the key of a GGUF file that was written here
+STAMP = "fp4lab.version"
 #: what a configuration says of the weights' layout
 KEY = "quantization_config"
 #: names of files that are unpickled by those who read them
@@ -60,6 +62,11 @@ class Source:
     def is_gguf(self) -> bool:
         """Whether it is a GGUF file."""
         return self.keys is not None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the files say that they were written here."""
+        return "fp4lab" in self.metadata or STAMP in (self.keys or {})
 
     @property
     def nbytes(self) -> int:
@@ -185,7 +192,7 @@ def check_config(config: Mapping[str, Any], shown: str) -> None:
     lists_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
     for key, right, kind in (
         ("architectures", names is None or lists_names, "a list of names"),
-        ("model_type", isinstance(config.get("model_type", ""), str), "a name"),
+        ("model_type", isinstance(config.get("model_type") or "", str), "a name"),
         ("quantization_config", isinstance(config.get(KEY) or {}, dict), "a table"),
     ):
         if not right:
@@ -197,6 +204,12 @@ def _folder(folder: Path, shown: str) -> Source:
     files = sorted(folder.glob("*.safetensors"))
     if index.exists():
         entries, metadata = _indexed(index)
+        own = folder / "model.safetensors"
+        if own.is_file() and any(entry.file != own for entry in entries.values()):
+            raise InputError(
+                f"{shown} has model.safetensors, and {INDEX} names other files; loaders differ in "
+                "which they take: delete one of the two"
+            )
     else:
         whole = [file for file in files if file.name == "model.safetensors"] or files
         if not whole:
@@ -239,7 +252,13 @@ def _indexed(index: Path) -> tuple[dict[str, Entry], dict[str, str]]:
         if not file.is_file():
             raise InputError(f"{index} names {name!r}, which is missing; download it too")
         found, metadata = safetensors_files.header(file)
-        entries |= {tensor: entry for tensor, entry in found.items() if table.get(tensor) == name}
+        for tensor, entry in found.items():
+            if table.get(tensor) != name:
+                raise InputError(
+                    f"{file} holds {tensor!r}, which {index.name} does not say; write the index "
+                    "again"
+                )
+            entries[tensor] = entry
     missing = sorted(set(table) - set(entries))
     if missing:
         where = table[missing[0]]

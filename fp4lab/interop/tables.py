@@ -40,6 +40,8 @@ def show_summary(summary: Summary, where: str) -> None:
         names = [row.name for row in summary.rows if row.kept == reason]
         more = "" if count <= FEW else f" and {count - FEW} more"
         print(f"  {reason}: {', '.join(names[:FEW])}{more}")
+    if summary.dtype_note:
+        print(f"note: {summary.dtype_note}")
 
 
 def show_inspection(found: Inspection) -> None:
@@ -62,7 +64,7 @@ def show_inspection(found: Inspection) -> None:
         lines.append(f"layout {found.layout}: {told}, {size}")
     if found.skipped:
         kinds_ = ", ".join(f"{n} {dtype}" for dtype, n in Counter(found.skipped.values()).items())
-        lines.append(f"no floats: {kinds_}")
+        lines.append(f"not measured, for they hold no floats, or nothing: {kinds_}")
     for line in lines:
         console.print(line, highlight=False, markup=False)
 

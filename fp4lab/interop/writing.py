@@ -13,7 +13,7 @@ from torch import Tensor
 from fp4lab.errors import InputError, expect
 from fp4lab.interop import output
 from fp4lab.interop.checkpoint import Checkpoint
-from fp4lab.interop.configs import input_scale_name
+from fp4lab.interop.configs import carried, check_moved, have_inputs, input_scale_name
 from fp4lab.interop.entries import misleads
 from fp4lab.interop.layouts import Layout, LayoutName, layout, plain_slot
 from fp4lab.interop.output import Form, Plan
@@ -86,13 +86,19 @@ def write(
     plain = _plain(tensors, how, set(weights))
     if config is not None:
         known["config"] = config
+    if opened is not None and opened.layout is not None:
+        if opened.layout != how.name:
+            inputs = have_inputs(how.name, weights, [slot.name for slot, _ in plain])
+            check_moved(opened.source, how.name, inputs=inputs)
+        elif config is None:
+            known["carried"] = carried(opened.source)
     plan = Plan(how, weights, [slot for slot, _ in plain], **known)
 
     def fill(sink: Sink) -> None:
         for name in weights:
             q = tensors[name]
             assert isinstance(q, QuantizedTensor)
-            for part, data in how.pieces(name, q, first=True):
+            for part, data in how.pieces(name, how.stored(name, q), first=True):
                 sink.write(part, data)
         for _, copy in plain:
             copy(sink)

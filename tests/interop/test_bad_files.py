@@ -315,6 +315,15 @@ def test_an_index_is_believed_only_where_it_is_right(tmp_path: Path) -> None:
         index.write_text(json.dumps(table))
         with pytest.raises(InputError, match=message):
             interop.read(source)
+    many = source / "other.safetensors"
+    shutil.copyfile(source / "model.safetensors", many)
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(state(), many.name)}))
+    with pytest.raises(InputError, match=r"has model.safetensors, and .* names other files"):
+        interop.read(source)
+    few = dict(list(good.items())[1:])
+    index.write_text(json.dumps({"weight_map": few}))
+    with pytest.raises(InputError, match=r"holds '.*', which model.safetensors.index.json does"):
+        interop.read(source)
     index.write_text("[" * 100_000)
     with pytest.raises(InputError, match="is no JSON"):
         interop.read(source)

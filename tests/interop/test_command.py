@@ -31,7 +31,7 @@ def test_quantize_prints_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixtu
         == f"size: {before / 1e6:.2f} MB before, {after / 1e6:.2f} MB after ({before / after:.2f}x)"
     )
     assert f"SQNR of what was quantized: {done['sqnr_db']:.2f} dB; lowest:" in lines
-    assert "  --keep *.down_proj: model.layers.0.mlp.down_proj.weight" in lines
+    assert "  keep='*.down_proj': model.layers.0.mlp.down_proj.weight" in lines
     assert "  head: lm_head.weight" in lines
     assert "tensor scales shared in 2 groups, such as:" in lines
     assert [row["name"] for row in done["rows"]] == list(interop.read(source))

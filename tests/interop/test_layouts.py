@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,10 +174,8 @@ def test_nan_scales_of_a_zero_tensor_are_read_as_zeros(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("direction", list(Direction))
-@pytest.mark.parametrize("amax", [1e-44, 1e-38, 1e-3, 1.0, 2688.0, 1e30, 3e38])
-def test_a_converted_tensor_scale_is_always_a_positive_float32(
-    direction: Direction, amax: float
-) -> None:
+@pytest.mark.parametrize("amax", [1e-38, 1e-3, 1.0, 2688.0, 1e30, 3e38])
+def test_a_converted_tensor_scale_is_the_nearest_float32(direction: Direction, amax: float) -> None:
     scale = torch.tensor([amax])
     for fmt in (formats.NVFP4, formats.NVFP4_4OVER6):
         result = converted_scale(scale, fmt, direction)
@@ -186,7 +185,6 @@ def test_a_converted_tensor_scale_is_always_a_positive_float32(
             Direction.ENCODE: factor / float(scale),
             Direction.DECODE: float(scale) / factor,
         }[direction]
-        assert 0 < result.item() < float("inf")
         limits = torch.finfo(torch.float32)
         if limits.tiny <= exact <= limits.max:
             assert abs(result.item() / exact - 1) <= 2.0**-24
@@ -252,22 +250,135 @@ def test_a_tensor_scale_that_proves_the_other_direction_is_refused(tmp_path: Pat
     # a weight of amax 1: the encode scale is 2688, the decode scale 1 / 2688
     file = write_ct(tmp_path / "w.safetensors", weight_global_scale=torch.tensor([1 / 2688]))
     with pytest.raises(
-        InputError, match=r"'a.weight' is 0.000372024: as the encode scale .* decode"
+        InputError, match=r"'a.weight' is 0.000372024: as an encode scale, .* as a decode"
     ):
         interop.read(file)["a.weight"]
     save_file(
         {
             "a.weight": torch.zeros(16, 16, dtype=torch.uint8),
-            "a.weight_scale": torch.zeros(16, 2).to(torch.float8_e4m3fn),
+            "a.weight_scale": torch.full((16, 2), 448.0).to(torch.float8_e4m3fn),
             "a.weight_scale_2": torch.tensor(2688.0),
         },
         file,
     )
-    with pytest.raises(InputError, match="as the decode scale that modelopt stores"):
+    with pytest.raises(InputError, match="as a decode scale, which modelopt stores"):
         interop.read(file)["a.weight"]
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("-inf")])
+@pytest.mark.parametrize("layout", [CT, MO, "gguf"])
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4_fouroversix_static_4"])
+def test_large_weights_that_were_written_here_are_read(
+    tmp_path: Path, layout: str, name: str
+) -> None:
+    x = random_tensor(32, 64, seed=1) * 1e6
+    save_file({"a.weight": x}, tmp_path / "in.safetensors")
+    out = place(tmp_path, "out", layout)
+    interop.quantize(tmp_path / "in.safetensors", out, format=name, layout=layout)  # type: ignore[arg-type]
+    back = interop.read(out)["a.weight"]
+    assert fp4lab.functional.compare(back.dequantize(), x).sqnr_db > 15  # type: ignore[union-attr]
+    assert len(interop.inspect(out).weights) == 1
+
+
+def test_a_check_of_tensor_scales_can_be_left_out(tmp_path: Path) -> None:
+    file = write_ct(tmp_path / "w.safetensors", weight_global_scale=torch.tensor([1 / 2688]))
+    with pytest.raises(InputError, match="or read it with check_scales=False"):
+        interop.read(file)["a.weight"]
+    q = interop.read(file, check_scales=False)["a.weight"]
+    # codes 1 and 2 are 0.5 and 1.0; the block scale is 128
+    assert q.dequantize().unique().tolist() == [64.0 * 2688, 128.0 * 2688]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("layout", [CT, MO, "gguf", "fp4lab"])
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_what_reads_as_zeros_stays_zeros_in_every_layout(
+    tmp_path: Path, layout: str, zero: float
+) -> None:
+    q = weight(formats.NVFP4_MODELOPT)
+    file = {
+        "l.weight": q.codes,
+        "l.weight_scale": q.scales.view(torch.float8_e4m3fn),
+        "l.weight_scale_2": torch.tensor(zero),
+    }
+    save_file(file, tmp_path / "w.safetensors")
+    read = interop.read(tmp_path / "w.safetensors")
+    assert not read["l.weight"].dequantize().any()  # type: ignore[union-attr]
+    interop.write(read, place(tmp_path, "out", layout), layout=layout)  # type: ignore[arg-type]
+    back = interop.read(place(tmp_path, "out", layout))["l.weight"]
+    assert torch.equal(back.dequantize(), torch.zeros(64, 128))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "amax", "layout"),
+    [
+        ("nvfp4", 1e-36, CT),
+        ("nvfp4", 1e-36, MO),
+        ("nvfp4", 1e-36, "gguf"),
+        ("nvfp4_modelopt", 1e-40, CT),
+        ("nvfp4_compressed_tensors", 1e-35, MO),
+    ],
+)
+def test_a_tensor_scale_that_cannot_be_restated_is_refused(
+    tmp_path: Path, name: str, amax: float, layout: str
+) -> None:
+    x = random_tensor(32, 64, seed=1)
+    q = fp4lab.quantize(x / x.abs().max() * amax, name)
+    with pytest.raises(InputError, match=r"'a.weight' has the tensor scale .* no normal number"):
+        interop.write({"a.weight": q}, place(tmp_path, "w", layout), layout=layout)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("layout", [CT, MO, "gguf", "fp4lab"])
+@pytest.mark.parametrize(
+    "name", ["nvfp4", "nvfp4_modelopt", "nvfp4_torchao", "nvfp4_compressed_tensors", "nvfp4_4over6"]
+)
+@pytest.mark.parametrize("amax", [1e-300, 1e-44, 1e-42, 1e-38, 1e-36, 1e-34, 1.0, 1e30])
+def test_the_error_is_that_of_the_file_however_small_or_large_the_weights(
+    tmp_path: Path, layout: str, name: str, amax: float
+) -> None:
+    x = random_tensor(32, 64, seed=1).double()
+    x = x / x.abs().max() * amax
+    save_file({"a.weight": x}, tmp_path / "in.safetensors")
+    out = place(tmp_path, "out", layout)
+    done = interop.quantize(tmp_path / "in.safetensors", out, format=name, layout=layout)  # type: ignore[arg-type]
+    back = interop.read(out)["a.weight"].dequantize()  # type: ignore[union-attr]
+    assert bool(back.isfinite().all())
+    # what is far below the smallest tensor scale is one step of it, or nothing
+    assert float(back.abs().max()) <= max(1.2 * amax, 2.0**-129)
+    expected = fp4lab.functional.compare(back, x.float())
+    assert done.sqnr_db == pytest.approx(expected.sqnr_db, rel=1e-9)
+    if amax >= (1e-34 if layout == "fp4lab" else 1e-36):
+        assert done.sqnr_db > 15
+
+
+def test_weights_that_would_decode_to_infinity_are_refused(tmp_path: Path) -> None:
+    x = random_tensor(32, 64, seed=1)
+    save_file({"a.weight": x / x.abs().max() * 3.4e38}, tmp_path / "in.safetensors")
+    with pytest.raises(InputError, match="decodes to infinity; leave it as it is with keep="):
+        interop.quantize(
+            tmp_path / "in.safetensors", tmp_path / "out", format="nvfp4", layout="fp4lab"
+        )
+
+
+@pytest.mark.parametrize("byte", [0x7F, 0x80, 0xFF])
+def test_scales_that_llama_cpp_reads_as_other_numbers_are_refused(
+    tmp_path: Path, byte: int
+) -> None:
+    for fmt, odd in ((formats.NVFP4, True), (formats.MXFP4, byte == 0xFF)):
+        path = tmp_path / f"{fmt.name}.gguf"
+        interop.write({"a.weight": weight(fmt)}, path, layout="gguf")
+        entry = interop.read(path).source.entries["a.weight"]
+        data = bytearray(path.read_bytes())
+        data[entry.offset] = byte
+        path.write_bytes(data)
+        read = interop.read(path)
+        if odd:
+            with pytest.raises(InputError, match="has 1 block scales that are negative or NaN"):
+                read["a.weight"]
+        else:
+            assert isinstance(read["a.weight"], fp4lab.QuantizedTensor)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("-inf"), 0.0, -0.0])
 def test_a_tensor_scale_that_is_no_scale_is_refused(tmp_path: Path, value: float) -> None:
     file = write_ct(tmp_path / "w.safetensors", weight_global_scale=torch.tensor([value]))
     with pytest.raises(InputError, match="is negative, infinite or NaN"):
@@ -327,6 +438,92 @@ def test_scales_of_inputs_change_name_and_direction_with_the_layout(tmp_path: Pa
         InputError, match=r"'a.input_global_scale' is no scale that can be inverted"
     ):
         interop.write(interop.read(zero), tmp_path / "no", layout=MO)
+
+
+@pytest.mark.parametrize("word", ["pre_quant_scale", "weight_g_idx", "weight_zero_point"])
+def test_what_changes_the_meaning_of_a_weight_is_refused(tmp_path: Path, word: str) -> None:
+    file = write_ct(tmp_path / "w.safetensors", **{word: torch.ones(64)})
+    with pytest.raises(InputError, match=f"'a.{word}' changes what the weight beside it means"):
+        interop.read(file)
+
+
+def model_of(folder: Path, layout: str, config: dict[str, Any], **changes: Tensor) -> Path:
+    """A folder of one weight with a configuration, and hf_quant_config.json for ModelOpt."""
+    folder.mkdir()
+    write_ct(folder / "model.safetensors", **changes)
+    (folder / "config.json").write_text(json.dumps({KEY: {"quant_method": layout, **config}}))
+    return folder
+
+
+KEY = "quantization_config"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_algo": "NVFP4_AWQ"}, "quant_algo='NVFP4_AWQ'; read are NVFP4, W4A16_NVFP4"),
+        ({"quant_algo": ["NVFP4"]}, r"quant_algo=\['NVFP4'\]; read are"),
+        ({"transform_config": {"R1": {"type": "hadamard"}}}, "transformed .transform_config"),
+    ],
+)
+def test_a_configuration_of_weights_that_mean_something_else_is_refused(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    source = model_of(tmp_path / "in", CT, config)
+    with pytest.raises(InputError, match=message):
+        interop.read(source)
+    (source / "config.json").unlink()
+    (source / "hf_quant_config.json").write_text(json.dumps({"quantization": config}))
+    with pytest.raises(InputError, match=message):
+        interop.read(source)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"kv_cache_scheme": {"num_bits": 8, "type": "float"}},
+        {"config_groups": {"group_0": {"input_activations": {"num_bits": 4, "dynamic": True}}}},
+    ],
+)
+def test_what_else_is_quantized_goes_along_or_is_refused(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    source = model_of(tmp_path / "in", CT, config, k_scale=torch.tensor([0.1]))
+    interop.write(interop.read(source), tmp_path / "same", layout=CT)
+    assert contents(tmp_path / "same").keys() >= {"same/config.json", "same/model.safetensors"}
+    for name in ("in", "same"):
+        found = json.loads((tmp_path / name / "config.json").read_text())
+        assert found == {KEY: {"quant_method": CT, **config}}
+    assert "a.k_scale" in interop.read(tmp_path / "same")
+    for layout in (MO, "gguf", "fp4lab"):
+        with pytest.raises(InputError, match=rf"quantized too.* the layout {layout} would lose"):
+            interop.write(interop.read(source), place(tmp_path, "no", layout), layout=layout)  # type: ignore[arg-type]
+
+
+def test_a_head_that_is_quantized_is_not_ignored(tmp_path: Path) -> None:
+    q = weight(formats.NVFP4)
+    config = {"architectures": ["LlamaForCausalLM"]}
+    for names, ignored in ((["a"], ["lm_head"]), (["a", "lm_head"], [])):
+        tensors = {f"{name}.weight": q for name in names}
+        interop.write(tensors, tmp_path / names[-1], layout=CT, config=config)
+        found = json.loads((tmp_path / names[-1] / "config.json").read_text())
+        assert found[KEY]["ignore"] == ignored
+
+
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [
+        ("BertForMaskedLM", "cls.predictions.decoder"),
+        ("RobertaForMaskedLM", "lm_head.decoder"),
+        ("AlbertForMaskedLM", "predictions.decoder"),
+        ("DistilBertForMaskedLM", "vocab_projector"),
+        ("ModernBertForMaskedLM", "decoder"),
+    ],
+)
+def test_heads_that_share_the_embedding_are_ignored(tmp_path: Path, kind: str, head: str) -> None:
+    config = {"architectures": [kind]}
+    interop.write({"a.weight": weight(formats.NVFP4)}, tmp_path / "out", layout=CT, config=config)
+    assert head in json.loads((tmp_path / "out" / "config.json").read_text())[KEY]["ignore"]
 
 
 def test_what_a_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:

@@ -152,6 +152,16 @@ def test_links_are_followed_into_the_cache_and_nowhere_else(tmp_path: Path) -> N
     assert not (tmp_path / "no").exists()
 
 
+def test_a_model_that_transformers_loads_in_another_dtype_has_a_note(tmp_path: Path) -> None:
+    for dtype, said in ((torch.float32, "F32"), (torch.bfloat16, "")):
+        source = folder(tmp_path / f"in{said}", state(dtype))
+        for layout in ("compressed-tensors", "modelopt"):
+            out = tmp_path / f"{layout}{said}"
+            done = interop.quantize(source, out, format="nvfp4", layout=layout)  # type: ignore[arg-type]
+            assert bool(done.dtype_note) == bool(said and layout == "compressed-tensors")
+            assert layout == "modelopt" or said in done.dtype_note
+
+
 def test_patterns_keep_tensors_and_must_match(tmp_path: Path) -> None:
     source = folder(tmp_path / "model")
     keep = ["*.self_attn.*", f"{LAYER}.mlp.down_proj.weight", "*.mlp.up_proj"]
@@ -159,7 +169,7 @@ def test_patterns_keep_tensors_and_must_match(tmp_path: Path) -> None:
     done = interop.quantize(source, out, format=formats.NVFP4, layout="modelopt", keep=keep)
     assert [row.name for row in done.rows if not row.kept] == [f"{LAYER}.mlp.gate_proj.weight"]
     kept = {row.name: row.kept for row in done.rows}
-    assert kept[f"{LAYER}.self_attn.q_proj.weight"] == "--keep *.self_attn.*"
+    assert kept[f"{LAYER}.self_attn.q_proj.weight"] == "keep='*.self_attn.*'"
     assert kept["lm_head.weight"] == "head"
     described = json.loads((out / "hf_quant_config.json").read_text())["quantization"]
     assert f"{LAYER}.mlp.up_proj" in described["exclude_modules"]
@@ -193,6 +203,21 @@ def test_what_stays_in_high_precision_by_default(tmp_path: Path) -> None:
         "ids": "I64",
         "parametrized": "its name does not end in .weight",
         "none.weight": "empty",
+        "l.1.mlp.shared_expert_gate.weight": "router",
+        "l.1.feed_forward.gate.weight": "router",
+        "l.1.moe.gate.wg.weight": "router",
+        "qa_outputs.weight": "head",
+        "classifier.dense.weight": "head",
+        "classifier.out_proj.weight": "head",
+        "lm_head.dense.weight": "head",
+        "lm_head.decoder.weight": "head",
+        "lm_heads.0.weight": "head",
+        "v_head.summary.weight": "head",
+        "e.0.relative_attention_bias.weight": "bias",
+        "rwkv.emb.weight": "embedding",
+        "l.1.pos_emb.weight": "embedding",
+        "l.1.feed_forward.up.weight": "",
+        "l.1.embodied.gate_up.weight": "",
     }
     shapes = {"odd.weight": (32, 24), "conv.weight": (2, 2, 4, 16), "l.0.bias": (32,)}
     shapes["none.weight"] = (0, 16)
@@ -207,6 +232,53 @@ def test_what_stays_in_high_precision_by_default(tmp_path: Path) -> None:
     assert {row.name: row.kept for row in done.rows} == names
 
 
+def test_parameters_that_are_no_weights_of_layers_are_kept_in_every_layout(tmp_path: Path) -> None:
+    names = {
+        "l.mamba.A_log": "no weight of a layer",
+        "l.rotary.inv_freq": "no weight of a layer",
+        "l.rotary_emb.inv_freq": "embedding",
+        "l.alibi": "bias",
+        "l.attn.r_w_bias": "bias",
+        "final_logits_bias": "bias",
+        "l.attn.relative_position_bias_table": "bias",
+        "mask_token": "embedding",
+        "l.experts": "",
+    }
+    save_file({name: torch.ones(32, 64) for name in names}, tmp_path / "in.safetensors")
+    for layout, out in (("fp4lab", "out"), ("gguf", "out.gguf")):
+        done = interop.quantize(
+            tmp_path / "in.safetensors",
+            tmp_path / out,
+            format="nvfp4",
+            layout=layout,  # type: ignore[arg-type]
+        )
+        assert {row.name: row.kept for row in done.rows} == names
+
+
+@pytest.mark.parametrize(
+    ("codes", "scales"),
+    [
+        ("m.qweight", "m.scales"),
+        ("m.weight", "m.scales"),
+        ("m.weight", "m.weight_scale_inv"),
+        ("m.weight", "m.weight.absmax"),
+        ("m.down_blocks", "m.down_scales"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["fp4lab", "gguf"])
+def test_what_another_tool_has_quantized_is_refused(
+    tmp_path: Path, codes: str, scales: str, layout: str
+) -> None:
+    file = {codes: torch.ones(64, 8, dtype=torch.int32), scales: torch.ones(64, 64)}
+    save_file({**file, "x.weight": torch.ones(64, 64)}, tmp_path / "in.safetensors")
+    out = tmp_path / ("o.gguf" if layout == "gguf" else "o")
+    with pytest.raises(InputError, match="it is quantized already, by a tool whose"):
+        interop.quantize(tmp_path / "in.safetensors", out, format="nvfp4", layout=layout)  # type: ignore[arg-type]
+    # scales that belong to no codes are weights as any other
+    save_file({"m.scales": torch.ones(64, 64)}, tmp_path / "in.safetensors")
+    interop.quantize(tmp_path / "in.safetensors", out, format="nvfp4", layout=layout)  # type: ignore[arg-type]
+
+
 def test_layers_that_are_stored_the_other_way_round_are_kept(tmp_path: Path) -> None:
     model = tmp_path / "gpt2"
     model.mkdir()
@@ -218,6 +290,15 @@ def test_layers_that_are_stored_the_other_way_round_are_kept(tmp_path: Path) -> 
         "h.0.mlp.c_fc.weight": "stored as [inputs, outputs]",
         "h.0.other.weight": "",
     }
+    done = interop.quantize(
+        model / "model.safetensors", tmp_path / "file", format="nvfp4", layout="fp4lab"
+    )
+    assert done.rows[0].kept == "stored as [inputs, outputs]"
+    (model / "model.safetensors").rename(tmp_path / "alone.safetensors")
+    done = interop.quantize(
+        tmp_path / "alone.safetensors", tmp_path / "alone", format="nvfp4", layout="fp4lab"
+    )
+    assert done.rows[0].kept.endswith("and no config.json says what it is")
 
 
 def test_a_head_that_shares_the_embedding_is_left_out_by_the_configuration(tmp_path: Path) -> None:
@@ -250,7 +331,7 @@ def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path, value: f
     )
     kept = interop.read(tmp_path / "out")["a.weight"]
     assert isinstance(kept, torch.Tensor)
-    assert torch.equal(kept, x) or kept.isnan().any()
+    assert kept.numpy().tobytes() == x.numpy().tobytes()
 
 
 def test_what_is_quantized_already_is_refused(tmp_path: Path) -> None:
