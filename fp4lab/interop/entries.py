@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 
 from fp4lab.errors import InputError
+from fp4lab.tensor.files import MOST_VALUES
 
 #: bytes that are copied at once
 CHUNK = 1 << 22
-#: a tensor of so many values would be larger than any disk
-MOST_VALUES = 1 << 48
 
 #: safetensors' names of the dtypes that torch has too, with torch's
 DTYPES: dict[str, torch.dtype] = {
@@ -90,10 +89,15 @@ def check_shape(shape: tuple[int, ...], name: str, file: Path) -> None:
         )
 
 
+def misleads(name: str) -> bool:
+    """Whether a name is empty, has control characters, or the form of a path out of a folder."""
+    parts = name.split("/")
+    return not name or not name.isprintable() or "\\" in name or ".." in parts or name[0] == "/"
+
+
 def check_name(name: str, file: Path) -> None:
     """InputError for a name that would mislead where it is shown, or reach out of a folder."""
-    parts = name.split("/")
-    if not name or not name.isprintable() or "\\" in name or ".." in parts or name[0] == "/":
+    if misleads(name):
         raise InputError(
             f"{file}: the tensor name {name[:80]!r} is empty, or has control characters or the "
             "form of a path; no tool writes such names, so do not trust the file"

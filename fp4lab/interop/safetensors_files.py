@@ -18,6 +18,7 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.interop.entries import Entry, check_name, check_shape
 from fp4lab.specs.paths import check_regular
+from fp4lab.tensor.files import without_memory
 
 #: more than a hundred thousand tensors need
 LONGEST_HEADER = 32 << 20
@@ -40,6 +41,8 @@ def header(file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
             pass
     except SafetensorError as error:
         raise InputError(f"{file} is not a whole safetensors file: {error}; {_DAMAGED}") from None
+    except (RuntimeError, MemoryError) as error:
+        raise without_memory(error, str(file)) from None
     with file.open("rb") as opened:
         text = opened.read(8 + length)[8:]
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from fp4lab.interop import gguf_header, safetensors_files
 from fp4lab.interop.entries import DTYPES, Entry
 from fp4lab.interop.gguf_header import NUMBERS, Key
 from fp4lab.specs.paths import as_path, check_regular
+from fp4lab.tensor.files import without_memory
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -83,13 +83,8 @@ class Source:
         try:
             return self._tensor(entry)
         except (RuntimeError, MemoryError) as error:
-            # torch has no error of its own for this
-            if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
-                raise
-            raise InputError(
-                f"{entry.file}: {entry.name!r} takes {entry.nbytes} bytes, more than there is "
-                "memory for; use a machine with more, or leave the tensor out of the file"
-            ) from None
+            what = f"{entry.file}: {entry.name!r} of {entry.nbytes} bytes"
+            raise without_memory(error, what) from None
 
     def _tensor(self, entry: Entry) -> Tensor:
         if not self.is_gguf:
@@ -97,9 +92,6 @@ class Source:
         if entry.dtype in DTYPES:
             return raw(entry).view(DTYPES[entry.dtype]).reshape(entry.shape)
         return _dequantized(entry) if entry.nbytes else torch.empty(entry.shape)
-
-
-_NO_MEMORY = re.compile("unable to mmap|can't allocate memory")
 
 
 def raw(entry: Entry) -> Tensor:
@@ -199,7 +191,7 @@ def check_config(config: Mapping[str, Any], shown: str) -> None:
     lists_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
     for key, right, kind in (
         ("architectures", names is None or lists_names, "a list of names"),
-        ("model_type", isinstance(config.get("model_type", ""), str), "a name"),
+        ("model_type", isinstance(config.get("model_type"), str | None), "a name"),
         ("quantization_config", isinstance(config.get(KEY) or {}, dict), "a table"),
     ):
         if not right:
