@@ -122,15 +122,16 @@ def header(file: Path) -> Header:
         size = os.fstat(opened.fileno()).st_size
         mapped = min(size, LONGEST_HEADER)
         with mmap.mmap(opened.fileno(), mapped, access=mmap.ACCESS_READ) as data:
-            return _Walk(data, file, size).header()
+            return _Walk(data, file, size, os.fstat(opened.fileno()).st_mtime_ns).header()
 
 
 class _Walk:
     """Reads a header from its beginning; every step is checked against the end of the file."""
 
-    def __init__(self, data: mmap.mmap, file: Path, size: int) -> None:
+    def __init__(self, data: mmap.mmap, file: Path, size: int, changed: int) -> None:
         self.data, self.file, self.size, self.at = data, file, size, 4
         self.end = len(data)
+        self.changed = changed
 
     def header(self) -> Header:
         version = self.number(4)
@@ -171,7 +172,9 @@ class _Walk:
             if offset < reached or offset % alignment:
                 raise self.bad(f"has {name!r} at {offset}, where no tensor can begin")
             reached = offset + nbytes
-            entries[name] = Entry(name, dtype, shape, self.file, start + offset, nbytes)
+            entries[name] = Entry(
+                name, dtype, shape, nbytes, self.file, start + offset, self.changed
+            )
         return entries
 
     def tensor(self) -> tuple[str, str, tuple[int, ...], int, int]:

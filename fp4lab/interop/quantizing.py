@@ -191,7 +191,7 @@ class _Work:
     def plan(self) -> Plan:
         weights = {name: Form(self.fmt, self.source.entries[name].shape) for name in self.names}
         kept = (self.source.entries[name] for name, why in self.why.items() if why)
-        plain = [self.how.plain(e.name, e.dtype, e.shape, e.nbytes) for e in kept]
+        plain = [self.how.plain(entry) for entry in kept]
         config, folder, keys = self.source.config, self.source.folder, self.source.keys
         return Plan(self.how, weights, plain, config, folder, keys)
 

@@ -7,7 +7,6 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,10 +53,6 @@ class Source:
     metadata: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, Key] | None = None
 
-    @cached_property
-    def _reader(self) -> safetensors_files.Reader:
-        return safetensors_files.Reader(self.entries)
-
     @property
     def is_gguf(self) -> bool:
         """Whether it is a GGUF file."""
@@ -87,8 +82,6 @@ class Source:
             raise without_memory(error, what) from None
 
     def _tensor(self, entry: Entry) -> Tensor:
-        if not self.is_gguf:
-            return self._reader.tensor(entry)
         if entry.dtype in DTYPES:
             return raw(entry).view(DTYPES[entry.dtype]).reshape(entry.shape)
         return _dequantized(entry) if entry.nbytes else torch.empty(entry.shape)

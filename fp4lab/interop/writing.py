@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,10 +15,10 @@ from fp4lab.errors import InputError, expect
 from fp4lab.interop import layouts, output
 from fp4lab.interop.checkpoint import Checkpoint
 from fp4lab.interop.configs import carried, check_moved, have_inputs, input_scale_name
-from fp4lab.interop.entries import misleads
+from fp4lab.interop.entries import Slot, misleads
 from fp4lab.interop.layouts import Layout, LayoutName, plain_slot
 from fp4lab.interop.output import Form, Plan
-from fp4lab.interop.sink import Sink, Slot, bytes_of
+from fp4lab.interop.sink import Sink, bytes_of
 from fp4lab.interop.sources import check_config
 from fp4lab.specs.paths import as_path
 from fp4lab.tensor import QuantizedTensor
@@ -159,7 +160,7 @@ def _plain(
             new, inverted = input_scale_name(name, tensors.layout, how.name)
         if opened and not inverted:
             entry = tensors.plain[name]  # type: ignore[attr-defined]
-            slot = how.plain(new, entry.dtype, entry.shape, entry.nbytes)
+            slot = how.plain(dataclasses.replace(entry, name=new))
             found.append((slot, _copier(slot.name, entry.chunks)))
             continue
         value = tensors[name]
