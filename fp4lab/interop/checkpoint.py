@@ -23,6 +23,7 @@ from fp4lab.tensor import QuantizedTensor
 from fp4lab.tensor.files import (
     FILE_CONVENTION,
     described_format,
+    described_shape,
     read_descriptions,
     restored,
     stored_names,
@@ -238,10 +239,8 @@ def _fp4lab_weights(source: Source) -> dict[str, Weight]:
             parts = tuple(source.entries[f"{name}.{part}"] for part in stored_names(fmt))
         except KeyError as error:
             raise InputError(f"path={str(source.path)!r} lacks the tensor {error}") from None
-        sizes = described["shape"]
-        if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
-            raise InputError(f"shape={sizes!r} of {name!r} is not a list of sizes")
-        weights[name] = Weight(fmt, tuple(sizes), parts, description=described)
+        sizes = described_shape(name, described)
+        weights[name] = Weight(fmt, sizes, parts, description=described)
     return weights
 
 

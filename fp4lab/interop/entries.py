@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,10 @@ from pathlib import Path
 import torch
 
 from fp4lab.errors import InputError
+from fp4lab.tensor.files import MOST_VALUES
 
 #: bytes that are copied at once
 CHUNK = 1 << 22
-#: a tensor of so many values would be larger than any disk
-MOST_VALUES = 1 << 48
 
 #: safetensors' names of the dtypes that torch has too, with torch's
 DTYPES: dict[str, torch.dtype] = {
@@ -34,6 +34,9 @@ DTYPES: dict[str, torch.dtype] = {
     "U64": torch.uint64,
     "I64": torch.int64,
     "F64": torch.float64,
+    "C64": torch.complex64,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 #: what can be quantized
@@ -41,24 +44,35 @@ FLOATS = ("F16", "BF16", "F32", "F64")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One tensor of a file.
+class Slot:
+    """A tensor of a file that is there, or is to be written.
 
     Attributes:
         name: its name in the file.
         dtype: safetensors' name of its dtype, or ggml's where safetensors has none ("Q4_1").
         shape: sizes, the last one contiguous.
-        file: where it is.
-        offset: of its first byte in the file.
         nbytes: what it takes there.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Entry(Slot):
+    """One tensor of a file that is there.
+
+    Attributes:
+        file: where it is.
+        offset: of its first byte in the file.
+        changed: when the file was last changed, in ns, before its header was read.
+    """
+
     file: Path
     offset: int
-    nbytes: int
+    changed: int
 
     @property
     def has_values(self) -> bool:
@@ -68,6 +82,11 @@ class Entry:
     def chunks(self) -> Iterator[bytes]:
         """Its bytes, a few MiB at a time."""
         with self.file.open("rb") as file:
+            if os.fstat(file.fileno()).st_mtime_ns != self.changed:
+                raise InputError(
+                    f"{self.file} has changed since it was opened; open it again, or give the "
+                    "command again"
+                )
             file.seek(self.offset)
             left = self.nbytes
             while left:
@@ -90,10 +109,15 @@ def check_shape(shape: tuple[int, ...], name: str, file: Path) -> None:
         )
 
 
+def misleads(name: str) -> bool:
+    """Whether a name is empty, has control characters, or the form of a path out of a folder."""
+    parts = name.split("/")
+    return not name or not name.isprintable() or "\\" in name or ".." in parts or name[0] == "/"
+
+
 def check_name(name: str, file: Path) -> None:
     """InputError for a name that would mislead where it is shown, or reach out of a folder."""
-    parts = name.split("/")
-    if not name or not name.isprintable() or "\\" in name or ".." in parts or name[0] == "/":
+    if misleads(name):
         raise InputError(
             f"{file}: the tensor name {name[:80]!r} is empty, or has control characters or the "
             "form of a path; no tool writes such names, so do not trust the file"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,16 +119,19 @@ def header(file: Path) -> Header:
     with file.open("rb") as opened:
         if opened.read(4) != MAGIC:
             raise InputError(f"{file} does not begin with GGUF: it is no such file; give another")
-        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Walk(data, file).header()
+        size = os.fstat(opened.fileno()).st_size
+        mapped = min(size, LONGEST_HEADER)
+        with mmap.mmap(opened.fileno(), mapped, access=mmap.ACCESS_READ) as data:
+            return _Walk(data, file, size, os.fstat(opened.fileno()).st_mtime_ns).header()
 
 
 class _Walk:
     """Reads a header from its beginning; every step is checked against the end of the file."""
 
-    def __init__(self, data: mmap.mmap, file: Path) -> None:
-        self.data, self.file, self.at = data, file, 4
-        self.end = min(len(data), LONGEST_HEADER)
+    def __init__(self, data: mmap.mmap, file: Path, size: int, changed: int) -> None:
+        self.data, self.file, self.size, self.at = data, file, size, 4
+        self.end = len(data)
+        self.changed = changed
 
     def header(self) -> Header:
         version = self.number(4)
@@ -163,12 +167,14 @@ class _Walk:
         for name, dtype, shape, offset, nbytes in sorted(described, key=lambda one: one[3]):
             if name in entries:
                 raise self.bad(f"has the tensor {name[:80]!r} twice")
-            if start + offset + nbytes > len(self.data):
+            if start + offset + nbytes > self.size:
                 raise self.bad(f"ends before its tensor {name!r} does")
             if offset < reached or offset % alignment:
                 raise self.bad(f"has {name!r} at {offset}, where no tensor can begin")
             reached = offset + nbytes
-            entries[name] = Entry(name, dtype, shape, self.file, start + offset, nbytes)
+            entries[name] = Entry(
+                name, dtype, shape, nbytes, self.file, start + offset, self.changed
+            )
         return entries
 
     def tensor(self) -> tuple[str, str, tuple[int, ...], int, int]:

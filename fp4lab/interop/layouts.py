@@ -11,9 +11,10 @@ from torch import Tensor
 from fp4lab import formats
 from fp4lab.errors import InputError, unknown
 from fp4lab.formats import BlockFormat, Level
-from fp4lab.interop.entries import NAMES
+from fp4lab.interop.entries import DTYPES, NAMES, Slot
 from fp4lab.interop.gguf_blocks import block_side, to_blocks
-from fp4lab.interop.sink import Slot, bytes_of, gguf_nbytes, slot
+from fp4lab.interop.sink import bytes_of, gguf_nbytes
+from fp4lab.interop.sink import slot as slot_of
 from fp4lab.interop.stored import (
     STORAGES,
     Storage,
@@ -51,7 +52,7 @@ class Layout(Protocol):
     def pieces(self, name: str, q: QuantizedTensor, *, first: bool) -> Pieces:
         """Bytes of what is stored; the tensor scale comes with the first rows."""
 
-    def plain(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> Slot:
+    def plain(self, slot: Slot) -> Slot:
         """The place of a tensor that is not quantized."""
 
 
@@ -99,12 +100,12 @@ class Named:
         assert fmt.block is not None
         rows, columns = shape
         found = [
-            slot(stem + how.codes.name, how.codes.dtype, (rows, columns // (1 + fmt.packed))),
-            slot(stem + how.scales.name, how.scales.dtype, (rows, columns // fmt.block[1])),
+            slot_of(stem + how.codes.name, how.codes.dtype, (rows, columns // (1 + fmt.packed))),
+            slot_of(stem + how.scales.name, how.scales.dtype, (rows, columns // fmt.block[1])),
         ]
         if how.tensor_scale is not None:
             part = how.tensor_scale
-            found.append(slot(stem + part.name, part.dtype, how.tensor_scale_shape))
+            found.append(slot_of(stem + part.name, part.dtype, how.tensor_scale_shape))
         return found
 
     def stored(self, name: str, q: QuantizedTensor) -> QuantizedTensor:
@@ -119,9 +120,9 @@ class Named:
         if first and how.tensor_scale is not None:
             yield stem + how.tensor_scale.name, bytes_of(q.tensor_scale)
 
-    def plain(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> Slot:
+    def plain(self, slot: Slot) -> Slot:
         """As it is."""
-        return _plain(name, dtype, shape, nbytes)
+        return _plain(slot)
 
 
 class Gguf:
@@ -169,18 +170,19 @@ class Gguf:
         if first and q.format.level != Level.NONE:
             yield scale_name(name), bytes_of(q.tensor_scale)
 
-    def plain(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> Slot:
+    def plain(self, slot: Slot) -> Slot:
         """As it is; a single number has the shape [1] there."""
         try:
-            needed = gguf_nbytes(dtype, shape)
+            needed = gguf_nbytes(slot.dtype, slot.shape)
         except KeyError:
             raise InputError(
-                f"{name!r} has the dtype {dtype}, which GGUF does not know; use another layout"
+                f"{slot.name!r} has the dtype {slot.dtype}, which GGUF does not know; use "
+                "another layout"
             ) from None
-        if len(shape) > 4:
-            raise InputError(f"{name!r} has {len(shape)} dimensions, and GGUF 4 at most")
-        assert needed == nbytes
-        return Slot(_gguf_name(name), dtype, shape or (1,), nbytes)
+        if len(slot.shape) > 4:
+            raise InputError(f"{slot.name!r} has {len(slot.shape)} dimensions, and GGUF 4 at most")
+        assert needed == slot.nbytes
+        return Slot(_gguf_name(slot.name), slot.dtype, slot.shape or (1,), slot.nbytes)
 
 
 def gguf_format(dtype: str, *, scaled: bool) -> BlockFormat:
@@ -229,7 +231,7 @@ class Fp4lab:
             (reference.amax_shape(fmt, rows), torch.float32),
         )
         return [
-            slot(f"{name}.{part}", NAMES[dtype], tuple(shape))
+            slot_of(f"{name}.{part}", NAMES[dtype], tuple(shape))
             for part, (shape, dtype) in zip(stored_names(fmt), shapes, strict=True)
         ]
 
@@ -244,17 +246,18 @@ class Fp4lab:
             if at < 2 or first or per_row:
                 yield f"{name}.{part}", bytes_of(value)
 
-    def plain(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> Slot:
+    def plain(self, slot: Slot) -> Slot:
         """As it is."""
-        return _plain(name, dtype, shape, nbytes)
+        return _plain(slot)
 
 
-def _plain(name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> Slot:
-    if dtype not in NAMES.values():
+def _plain(slot: Slot) -> Slot:
+    if slot.dtype not in DTYPES:
         raise InputError(
-            f"{name!r} has the dtype {dtype}, which this layout does not know; use layout='gguf'"
+            f"{slot.name!r} has the dtype {slot.dtype}, which this layout does not know; "
+            "use layout='gguf'"
         )
-    return Slot(name, dtype, shape, nbytes)
+    return slot
 
 
 def unfit(shape: tuple[int, ...], fmt: BlockFormat, side: int) -> str:
@@ -280,4 +283,4 @@ def plain_slot(how: Layout, name: str, tensor: Tensor) -> Slot:
     if tensor.dtype not in NAMES:
         raise InputError(f"tensors[{name!r}] has dtype {tensor.dtype}, which no layout knows")
     nbytes = tensor.numel() * tensor.element_size()
-    return how.plain(name, NAMES[tensor.dtype], tuple(tensor.shape), nbytes)
+    return how.plain(Slot(name, NAMES[tensor.dtype], tuple(tensor.shape), nbytes))

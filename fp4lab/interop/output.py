@@ -14,9 +14,10 @@ from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.interop import atomic, configs, gguf_header, safetensors_files
 from fp4lab.interop.configs import Described, have_inputs, kept_layers
+from fp4lab.interop.entries import Slot
 from fp4lab.interop.gguf_header import Key, uint32
 from fp4lab.interop.layouts import Layout, LayoutName, matrix_of
-from fp4lab.interop.sink import Sink, Slot, gguf_sink, safetensors_sink
+from fp4lab.interop.sink import Sink, gguf_sink, safetensors_sink
 from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, STAMP, Source
 from fp4lab.interop.stored import kind_of
 from fp4lab.tensor.files import FILE_CONVENTION, description

@@ -25,6 +25,7 @@ from fp4lab.interop.progress import Step, silent
 from fp4lab.interop.sink import Sink
 from fp4lab.interop.sources import Source, open_source
 from fp4lab.interop.stored import LARGEST, smallest_amax
+from fp4lab.specs.paths import as_path
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def quantize(
     [('up.bias', 'bias'), ('up.weight', '')]
     """
     fmt = as_format(format, "format")
-    how, target = layouts.get(layout), Path(out)
+    how, target = layouts.get(layout), as_path("out", out)
     how.check_format(fmt)
     opened = open_source(source, argument="source")
     output.check(how.name, target, overwrite=overwrite, source=opened.path)
@@ -190,7 +191,7 @@ class _Work:
     def plan(self) -> Plan:
         weights = {name: Form(self.fmt, self.source.entries[name].shape) for name in self.names}
         kept = (self.source.entries[name] for name, why in self.why.items() if why)
-        plain = [self.how.plain(e.name, e.dtype, e.shape, e.nbytes) for e in kept]
+        plain = [self.how.plain(entry) for entry in kept]
         config, folder, keys = self.source.config, self.source.folder, self.source.keys
         return Plan(self.how, weights, plain, config, folder, keys)
 

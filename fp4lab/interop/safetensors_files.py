@@ -1,9 +1,8 @@
 """Safetensors files, read tensor by tensor after their headers were checked.
 
-The safetensors library reads the tensors, and refuses lengths, offsets and shapes that do not fit
-the file. Checked here before: how long the header is, names that occur twice (JSON's last one would
-win) and names that no tool writes. A file that is open stays in memory as far as it has been read,
-so it is opened anew whenever as much has been read as its largest tensor takes.
+The safetensors library refuses lengths, offsets, shapes and dtypes that do not fit the file.
+Checked here besides: how long the header is, names that occur twice (JSON's last one would win),
+names that no tool writes and dtypes of less than a byte. Tensors are then read from their places.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from fp4lab.errors import InputError
-from fp4lab.interop.entries import Entry, check_name, check_shape
+from fp4lab.interop.entries import DTYPES, Entry, check_name, check_shape
 from fp4lab.specs.paths import check_regular
+from fp4lab.tensor.files import without_memory
 
 #: more than a hundred thousand tensors need
 LONGEST_HEADER = 32 << 20
@@ -34,12 +32,15 @@ def header(file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
     check_regular(file, str(file))
+    changed = file.stat().st_mtime_ns
     length = _header_length(file)
     try:
         with safe_open(str(file), framework="pt"):
             pass
     except SafetensorError as error:
         raise InputError(f"{file} is not a whole safetensors file: {error}; {_DAMAGED}") from None
+    except (RuntimeError, MemoryError) as error:
+        raise without_memory(error, str(file)) from None
     with file.open("rb") as opened:
         text = opened.read(8 + length)[8:]
     try:
@@ -48,7 +49,7 @@ def header(file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} has a header that is not to be read: {error}") from None
     metadata = described.pop("__metadata__", None) or {}
-    entries = [_entry(name, value, file, 8 + length) for name, value in described.items()]
+    entries = [_entry(name, value, file, 8 + length, changed) for name, value in described.items()]
     return {entry.name: entry for entry in sorted(entries, key=lambda e: e.offset)}, metadata
 
 
@@ -78,37 +79,15 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _entry(name: str, value: Mapping[str, Any], file: Path, start: int) -> Entry:
+def _entry(name: str, value: Mapping[str, Any], file: Path, start: int, changed: int) -> Entry:
     check_name(name, file)
     begin, end = value["data_offsets"]
     shape = tuple(value["shape"])
     check_shape(shape, name, file)
-    return Entry(name, value["dtype"], shape, file, start + begin, end - begin)
-
-
-class Reader:
-    """Reads the tensors of files whose headers were checked."""
-
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
-        self._largest = max((entry.nbytes for entry in entries.values()), default=0)
-        self._opened: Any = None
-        self._file: Path | None = None
-        self._read = 0
-
-    def tensor(self, entry: Entry) -> Tensor:
-        """The tensor's values as they are stored; InputError where the file has changed."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            if self._file != entry.file or self._read + entry.nbytes > self._largest:
-                self._opened, self._read = None, 0
-                self._opened, self._file = safe_open(str(entry.file), framework="pt"), entry.file
-            self._read += entry.nbytes
-            tensor: Tensor = self._opened.get_tensor(entry.name)
-        except SafetensorError as error:
-            raise InputError(f"{entry.file}: {entry.name!r} cannot be read: {error}") from None
-        if tuple(tensor.shape) != entry.shape:
-            raise InputError(
-                f"{entry.file} has changed since it was opened; give the command again"
-            )
-        return tensor
+    dtype = value["dtype"]
+    if dtype not in DTYPES:
+        raise InputError(
+            f"{file}: {name!r} has the dtype {dtype}, which is not read here; write the file "
+            "without it"
+        )
+    return Entry(name, dtype, shape, end - begin, file, start + begin, changed)

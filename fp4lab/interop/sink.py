@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -18,18 +17,8 @@ import torch
 from torch import Tensor
 
 from fp4lab.interop import gguf_header
-from fp4lab.interop.entries import DTYPES
+from fp4lab.interop.entries import DTYPES, Slot
 from fp4lab.interop.gguf_header import ALIGNMENT, MAGIC, NUMBERS, TYPES, Key, packed, uint32
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A tensor of the file that is to be written; `dtype` as in `Entry`."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
 
 
 def slot(name: str, dtype: str, shape: tuple[int, ...]) -> Slot:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +19,7 @@ from fp4lab.interop import gguf_header, safetensors_files
 from fp4lab.interop.entries import DTYPES, Entry
 from fp4lab.interop.gguf_header import NUMBERS, Key
 from fp4lab.specs.paths import as_path, check_regular
+from fp4lab.tensor.files import without_memory
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -54,10 +53,6 @@ class Source:
     metadata: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, Key] | None = None
 
-    @cached_property
-    def _reader(self) -> safetensors_files.Reader:
-        return safetensors_files.Reader(self.entries)
-
     @property
     def is_gguf(self) -> bool:
         """Whether it is a GGUF file."""
@@ -83,23 +78,13 @@ class Source:
         try:
             return self._tensor(entry)
         except (RuntimeError, MemoryError) as error:
-            # torch has no error of its own for this
-            if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
-                raise
-            raise InputError(
-                f"{entry.file}: {entry.name!r} takes {entry.nbytes} bytes, more than there is "
-                "memory for; use a machine with more, or leave the tensor out of the file"
-            ) from None
+            what = f"{entry.file}: {entry.name!r} of {entry.nbytes} bytes"
+            raise without_memory(error, what) from None
 
     def _tensor(self, entry: Entry) -> Tensor:
-        if not self.is_gguf:
-            return self._reader.tensor(entry)
         if entry.dtype in DTYPES:
             return raw(entry).view(DTYPES[entry.dtype]).reshape(entry.shape)
         return _dequantized(entry) if entry.nbytes else torch.empty(entry.shape)
-
-
-_NO_MEMORY = re.compile("unable to mmap|can't allocate memory")
 
 
 def raw(entry: Entry) -> Tensor:
@@ -199,7 +184,7 @@ def check_config(config: Mapping[str, Any], shown: str) -> None:
     lists_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
     for key, right, kind in (
         ("architectures", names is None or lists_names, "a list of names"),
-        ("model_type", isinstance(config.get("model_type", ""), str), "a name"),
+        ("model_type", isinstance(config.get("model_type"), str | None), "a name"),
         ("quantization_config", isinstance(config.get(KEY) or {}, dict), "a table"),
     ):
         if not right:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,14 @@ from fp4lab.errors import InputError, expect
 from fp4lab.interop import layouts, output
 from fp4lab.interop.checkpoint import Checkpoint
 from fp4lab.interop.configs import carried, check_moved, have_inputs, input_scale_name
+from fp4lab.interop.entries import Slot, misleads
 from fp4lab.interop.layouts import Layout, LayoutName, plain_slot
 from fp4lab.interop.output import Form, Plan
-from fp4lab.interop.sink import Sink, Slot, bytes_of
+from fp4lab.interop.sink import Sink, bytes_of
+from fp4lab.interop.sources import check_config
+from fp4lab.specs.paths import as_path
 from fp4lab.tensor import QuantizedTensor
+from fp4lab.tensor.files import check_savable
 
 #: what writes the bytes of a plain tensor
 Copy = Callable[[Sink], None]
@@ -57,7 +63,8 @@ def write(
     ['config.json', 'hf_quant_config.json', 'model.safetensors']
     """
     expect("tensors", tensors, Mapping, "give a dictionary, such as {'up.weight': q}")
-    how, target = layouts.get(layout), Path(path)
+    how, target = layouts.get(layout), as_path("path", path)
+    _check_config(config)
     opened = tensors if isinstance(tensors, Checkpoint) else None
     known = {} if opened is None else output.source_plan(opened.source)
     output.check(
@@ -66,6 +73,14 @@ def write(
         overwrite=overwrite,
         source=None if opened is None else opened.source.path,
     )
+    if opened is None:
+        for name, value in tensors.items():
+            check_savable(name, value)
+            if misleads(name):
+                raise InputError(
+                    f"tensors has the name {name[:80]!r}, which is empty, or has control "
+                    "characters or the form of a path, and is refused by read; rename it"
+                )
     weights = _forms(tensors)
     for name, form in weights.items():
         _check(how, name, form)
@@ -90,6 +105,19 @@ def write(
             copy(sink)
 
     output.write_plan(plan, target, overwrite=overwrite, fill=fill)
+
+
+def _check_config(config: object) -> None:
+    """InputError for a configuration that is none of a model, or cannot be stored."""
+    expect("config", config, Mapping, "give what config.json holds", optional=True)
+    if config is None:
+        return
+    assert isinstance(config, Mapping)
+    try:
+        json.dumps(dict(config)).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"config cannot be stored as JSON: {error}; change it") from None
+    check_config(config, "config")
 
 
 def _forms(tensors: Mapping[str, QuantizedTensor | Tensor]) -> dict[str, Form]:
@@ -132,15 +160,11 @@ def _plain(
             new, inverted = input_scale_name(name, tensors.layout, how.name)
         if opened and not inverted:
             entry = tensors.plain[name]  # type: ignore[attr-defined]
-            slot = how.plain(new, entry.dtype, entry.shape, entry.nbytes)
+            slot = how.plain(dataclasses.replace(entry, name=new))
             found.append((slot, _copier(slot.name, entry.chunks)))
             continue
         value = tensors[name]
-        if not isinstance(value, Tensor):
-            raise InputError(
-                f"tensors[{name!r}] is a {type(value).__name__}; write takes QuantizedTensor and "
-                "Tensor"
-            )
+        assert isinstance(value, Tensor)
         value = _inverse(value, name) if inverted else value
         slot = plain_slot(how, new, value)
         found.append((slot, _writer(slot.name, value)))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,9 +51,15 @@ def beside(path: Path) -> Path:
 
 
 def put(path: Path) -> None:
-    """Give what was written `beside` a path its name, on the disk too."""
-    sync(beside(path))
-    beside(path).replace(path)
+    """Give what was written `beside` a path its name, and the mode of an older file of that name.
+
+    It is on the disk then.
+    """
+    temporary = beside(path)
+    if path.exists():
+        temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+    sync(temporary)
+    temporary.replace(path)
     sync(path.parent)
 
 
@@ -60,7 +67,8 @@ def put(path: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """A sibling to write to, which replaces the file at once when the block ends.
 
-    It is gone if the block fails, and the file as it was; an OSError names the file.
+    It is gone if the block fails, and the file as it was; an OSError names the file. A new file has
+    the usual mode, whatever that of the sibling is.
 
     >>> with replacing(Path("result.bin")) as temporary:
     ...     _ = temporary.write_bytes(b"whole")
@@ -69,7 +77,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = beside(path)
     try:
+        temporary.touch()
+        usual = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
+        # safetensors writes files that only their owner can read
+        temporary.chmod(usual)
         put(path)
     except OSError as error:
         if error.filename in {None, str(temporary)}:

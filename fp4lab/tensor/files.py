@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,15 @@ from fp4lab import formats
 from fp4lab.errors import InputError, expect, unknown
 from fp4lab.formats import BlockFormat, Direction, Hadamard
 from fp4lab.specs.files import replacing
+from fp4lab.specs.paths import as_path, check_regular
 from fp4lab.specs.plain import from_plain, to_plain
 from fp4lab.tensor.quantized import QuantizedTensor
 
 #: version of the metadata in a file; `amax`: a tensor stores its amax where it names no direction
 FILE_CONVENTION = "fp4lab-1-amax"
+#: a tensor of so many values would be larger than any disk
+MOST_VALUES = 1 << 48
+_NO_MEMORY = re.compile("unable to mmap|can't allocate memory")
 _DIRECTIONS = {direction.name.lower(): direction for direction in Direction}
 
 
@@ -45,9 +50,11 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
     True
     """
     expect("tensors", tensors, Mapping, "give a dictionary, such as {'weight': q}")
+    target = as_path("path", path)
     flat: dict[str, Tensor] = {}
     described: dict[str, dict[str, object]] = {}
     for name, tensor in tensors.items():
+        check_savable(name, tensor)
         if isinstance(tensor, QuantizedTensor):
             for part, value in zip(stored_names(tensor.format), tensor.parts(), strict=True):
                 _add(flat, f"{name}.{part}", value)
@@ -57,7 +64,7 @@ def save(tensors: Mapping[str, QuantizedTensor | Tensor], path: str | Path) -> N
         else:
             _add(flat, name, tensor)
     metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
-    with replacing(Path(path)) as temporary:
+    with replacing(target) as temporary:
         write_file(temporary, _unshared(flat), metadata)
 
 
@@ -92,15 +99,27 @@ def write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str])
         raise OSError(number, os.strerror(number), str(path)) from None
 
 
-def _add(flat: dict[str, Tensor], name: str, value: object) -> None:
-    if not isinstance(value, Tensor):
-        raise InputError(
-            f"tensors[{name!r}] is a {type(value).__name__}; save takes QuantizedTensor and Tensor"
-        )
+def check_savable(name: object, value: object) -> None:
+    """InputError for a name, or a value with this name, that no file holds."""
+    if not isinstance(name, str):
+        raise InputError(f"tensors has the name {name!r}, which is no text; rename it")
     if name == "__metadata__":
         raise InputError("tensors has the name '__metadata__', which safetensors keeps; rename it")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"tensors has the name {name!r}, which is no UTF-8; rename it") from None
+    if isinstance(value, QuantizedTensor):
+        value = value.codes
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"tensors[{name!r}] is a {type(value).__name__}; give QuantizedTensor and Tensor"
+        )
     if value.layout != torch.strided or value.device.type == "meta":
         raise InputError(f"tensors[{name!r}] is sparse or on the meta device; make it dense first")
+
+
+def _add(flat: dict[str, Tensor], name: str, value: Tensor) -> None:
     if name in flat:
         raise InputError(f"tensors has two entries that are stored as {name!r}; rename one")
     flat[name] = value.detach().resolve_conj().resolve_neg().contiguous()
@@ -131,12 +150,15 @@ def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
     """
     from safetensors import SafetensorError, safe_open
 
+    check_regular(as_path("path", path), f"path={str(path)!r}")
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise InputError(f"path={str(path)!r} is not a whole safetensors file: {error}") from None
+    except (RuntimeError, MemoryError) as error:
+        raise without_memory(error, f"path={str(path)!r}") from None
     convention = metadata.get("convention")
     if convention != FILE_CONVENTION:
         raise InputError(
@@ -152,6 +174,14 @@ def load(path: str | Path) -> dict[str, QuantizedTensor | Tensor]:
             raise InputError(f"path={str(path)!r} lacks the tensor {error}") from None
         tensors[name] = restored(name, parts, fmt, described)
     return tensors | flat
+
+
+def without_memory(error: RuntimeError | MemoryError, what: str) -> Exception:
+    """The InputError of what there is no memory for; another error as it is."""
+    # torch has no error of its own for this
+    if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
+        return error
+    return InputError(f"{what} needs more memory than there is; use a machine with more")
 
 
 def read_descriptions(metadata: Mapping[str, str], path: str | Path) -> dict[str, Any]:
@@ -182,14 +212,21 @@ def described_format(name: str, described: Any) -> BlockFormat:
     return fmt
 
 
+def described_shape(name: str, described: Mapping[str, Any]) -> tuple[int, ...]:
+    """The sizes of a description; InputError for what no tensor has."""
+    sizes = described["shape"]
+    if not isinstance(sizes, list) or not all(type(n) is int and n >= 0 for n in sizes):
+        raise InputError(f"shape={str(sizes)[:80]} of {name!r} is not a list of sizes")
+    if math.prod(max(size, 1) for size in sizes) > MOST_VALUES:
+        raise InputError(f"shape={str(sizes)[:80]} of {name!r} is beyond that of any tensor")
+    return tuple(sizes)
+
+
 def restored(
     name: str, parts: Sequence[Tensor], fmt: BlockFormat, described: Mapping[str, Any]
 ) -> QuantizedTensor:
     """The tensor of parts and their description; InputError where they do not belong together."""
-    sizes, axis = described["shape"], described["axis"]
-    whole_sizes = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in sizes)
-    if not whole_sizes:
-        raise InputError(f"shape={sizes!r} of {name!r} is not a list of sizes")
+    sizes, axis = described_shape(name, described), described["axis"]
     try:
         transform = _transform(described.get("hadamard"))
         codes, scales, tensor_scale = parts

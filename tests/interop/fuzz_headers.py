@@ -1,18 +1,13 @@
-"""Damages safetensors and GGUF files at random and reads them; each case must end soon and clearly.
-
-python -m tests.interop.fuzz_headers --seconds 60 --seed 1
-"""
+"""Damages safetensors and GGUF files at random and reads them; each must end soon and clearly."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import resource
 import struct
 import time
 import tracemalloc
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -174,22 +169,3 @@ def fuzz(seconds: float, seed: int, folder: Path) -> tuple[int, int]:
         assert tracemalloc.get_traced_memory()[1] < MOST_BYTES, f"case {cases} of seed {seed}"
         cases += 1
     return cases, read
-
-
-def main() -> None:
-    """Fuzz for some time and print the seed first."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=None)
-    given = parser.parse_args()
-    seed = random.SystemRandom().randrange(2**32) if given.seed is None else given.seed
-    print(f"seed {seed}", flush=True)
-    tracemalloc.start()
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        cases, read = fuzz(given.seconds, seed, Path(folder))
-    print(f"{cases} cases, {read} could be read")
-
-
-if __name__ == "__main__":
-    main()

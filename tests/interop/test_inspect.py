@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from scipy import stats
 
 import fp4lab
-from fp4lab import InputError, formats, interop
+from fp4lab import InputError, cli, formats, interop
 from fp4lab.interop import chunks
 from tests.interop.models import contents, folder, random_tensor
 
@@ -97,6 +97,22 @@ def test_formats_are_given_by_name_too(tmp_path: Path) -> None:
     assert list(named.values()) == list(given.values())
     with pytest.raises(InputError, match="format='mxpf4' is not known; did you mean 'mxfp4'"):
         interop.quantize(path, tmp_path / "no", format="mxpf4", layout="modelopt")
+
+
+def test_figures_of_what_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    normal = torch.randn(32, 32, generator=torch.Generator().manual_seed(0)).double()
+    tensors = {"zero": -torch.zeros(16, 16), "none": torch.ones(0, 16), "ids": torch.ones(2).int()}
+    save_file({**tensors, "huge": normal * 1e300}, tmp_path / "in.safetensors")
+    rows = {row.name: row for row in interop.inspect(tmp_path / "in.safetensors", ["nvfp4"]).rows}
+    assert math.copysign(1, rows["zero"].amax) == 1
+    expected = normal.abs().max() / normal.square().mean().sqrt()
+    assert rows["huge"].amax_over_rms == pytest.approx(expected.item(), rel=1e-12)
+    kurtosis = stats.kurtosis(normal.flatten().numpy(), fisher=False)
+    assert rows["huge"].kurtosis == pytest.approx(kurtosis, rel=1e-9)
+    assert cli.main(["inspect", str(tmp_path / "in.safetensors"), "--format", "nvfp4"]) == 0
+    printed = capsys.readouterr().out
+    assert "not measured, for they hold no floats, or nothing: 1 F32, 1 I32" in printed
+    assert " -0 " not in printed
 
 
 @pytest.mark.parametrize("layout", ["compressed-tensors", "modelopt", "gguf", "fp4lab"])

@@ -544,7 +544,11 @@ def test_what_a_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
         ("gguf", {"b" * 70: torch.ones(2)}, "longer than the 63 bytes"),
         ("gguf", {"b": torch.ones(1, 1, 1, 1, 1)}, "5 dimensions, and GGUF 4 at most"),
         ("fp4lab", {"b": [1.0]}, r"tensors\['b'\] is a list"),
-        ("fp4lab", {"b": torch.ones(1, dtype=torch.complex64)}, "complex64, which no layout knows"),
+        (
+            "fp4lab",
+            {"b": torch.ones(1, dtype=torch.complex128)},
+            "complex128, which no layout knows",
+        ),
         ("fp8", plain, "layout='fp8' is not known; use one of"),
     ):
         with pytest.raises(InputError, match=message):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -264,3 +266,15 @@ def test_results_have_a_dtype_that_holds_them(dtype: torch.dtype) -> None:
     q = fp4lab.quantize(torch.randn(2, 16), f.NVFP4)
     with pytest.raises(InputError, match=r"cannot hold the values; use torch\.float32"):
         q.dequantize(dtype)
+
+
+def test_the_mode_is_the_usual_one_or_that_of_what_is_replaced(tmp_path: Path) -> None:
+    path, before = tmp_path / "w.safetensors", os.umask(0o027)
+    try:
+        fp4lab.save({"a": torch.ones(2)}, path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        path.chmod(0o664)
+        fp4lab.save({"a": torch.zeros(2)}, path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o664
+    finally:
+        os.umask(before)
