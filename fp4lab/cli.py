@@ -14,6 +14,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,8 @@ ARGUMENTS = {
     "recipe": ("path",),
     "recipes": ("recipe", "path"),
 }
+#: what messages give as a cure, and the option that it is
+CURES = {"overwrite": "overwrite", "layout": "layout", "formats": "format", "keep": "keep"}
 Arguments = TypeVar("Arguments")
 
 
@@ -77,7 +80,7 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
         return status
     except (InputError, NonFiniteError, OSError) as error:
-        print(f"fp4lab: {_as_typed(describe(error), words[1:])}", file=sys.stderr)
+        print(f"fp4lab: {_cured(_as_typed(describe(error), words[1:]))}", file=sys.stderr)
         return NON_FINITE if isinstance(error, NonFiniteError) else BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -239,6 +242,23 @@ def _as_typed(message: str, words: Sequence[str]) -> str:
         ):
             return option + message[len(argument) :]
     return message
+
+
+def _cured(message: str) -> str:
+    """The arguments that the end of a message gives as the cure, as options.
+
+    >>> _cured("out='x' is there already; add overwrite=True, or give another name")
+    "out='x' is there already; add --overwrite, or give another name"
+    >>> _cured("'a' holds NaN; leave it as it is with keep=['a b']")
+    "'a' holds NaN; leave it as it is with --keep 'a b'"
+    """
+
+    def option(found: re.Match[str]) -> str:
+        return f"--{CURES[found[1]]}" + (f" {shlex.quote(found[2])}" if found[2] else "")
+
+    before, end, cure = message.partition("; ")
+    names = "|".join(CURES)
+    return before + end + re.sub(rf"\b({names})=(?:True|\[?'([^']*)'\]?)", option, cure)
 
 
 def _is_same(value: str, typed: str) -> bool:

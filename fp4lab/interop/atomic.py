@@ -94,7 +94,7 @@ def check_target(
         needed = "folder" if folder else "file"
         raise InputError(f"{shown} is there and no {needed}; give the name of a new {needed}")
     if not overwrite:
-        raise InputError(f"{shown} is there already; add --overwrite, or give another name")
+        raise InputError(f"{shown} is there already; add overwrite=True, or give another name")
     if folder and (found := foreign(target)):
         raise InputError(
             f"{shown} holds {found!r}, which fp4lab did not write there, and is not deleted; move "

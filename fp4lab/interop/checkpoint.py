@@ -122,7 +122,7 @@ def read(path: str | Path, *, check_scales: bool = True) -> Checkpoint:
         OSError: it cannot be read.
 
     >>> import torch, fp4lab
-    >>> fp4lab.save({"w": fp4lab.quantize(torch.ones(16, 32), formats.NVFP4)}, "w.safetensors")
+    >>> fp4lab.save({"w": fp4lab.quantize(torch.ones(16, 32), "nvfp4")}, "w.safetensors")
     >>> checkpoint = read("w.safetensors")
     >>> checkpoint.layout, checkpoint["w"]
     ('fp4lab', QuantizedTensor(nvfp4 16x32, 4.56 bits a value, amax 1, cpu))
@@ -134,7 +134,7 @@ def layout_of(path: str | Path) -> LayoutName | None:
     """The layout of a checkpoint; None where nothing in it is quantized. Errors as in `read`.
 
     >>> import torch, fp4lab
-    >>> fp4lab.save({"w": fp4lab.quantize(torch.ones(16, 32), formats.NVFP4)}, "w.safetensors")
+    >>> fp4lab.save({"w": fp4lab.quantize(torch.ones(16, 32), "nvfp4")}, "w.safetensors")
     >>> layout_of("w.safetensors")
     'fp4lab'
     """

@@ -60,9 +60,9 @@ class Entry:
     nbytes: int
 
     @property
-    def is_float(self) -> bool:
-        """Whether its values can be quantized as they are."""
-        return self.dtype in FLOATS
+    def has_values(self) -> bool:
+        """Whether it holds floats, or what ggml has made of them ("Q4_0", "TQ1_0", "IQ2_S")."""
+        return self.dtype in FLOATS or self.dtype.startswith(("Q", "TQ", "IQ"))
 
     def chunks(self) -> Iterator[bytes]:
         """Its bytes, a few MiB at a time."""

@@ -16,7 +16,6 @@ from fp4lab.interop.checkpoint import Checkpoint, Weight, read
 from fp4lab.interop.chunks import error_of, spread
 from fp4lab.interop.entries import Entry
 from fp4lab.interop.figures import plain
-from fp4lab.interop.keep import has_values
 from fp4lab.interop.progress import Step, silent
 from fp4lab.tensor import QuantizedTensor
 
@@ -126,15 +125,16 @@ def inspect(
     if isinstance(formats, str):
         raise InputError(f"formats={formats!r} is not a list; give [{formats!r}]")
     chosen = [as_format(fmt, "formats") for fmt in formats]
-    checkpoint = read(path)
+    # the numbers are shown as they are
+    checkpoint = read(path, check_scales=False)
     if not chosen and not checkpoint.weights:
         raise InputError(
-            f"path={str(path)!r} is not quantized; add a format, such as --format nvfp4"
+            f"path={str(path)!r} is not quantized; add a format, such as formats=['nvfp4']"
         )
     weights = tuple(_weight(checkpoint, name, w) for name, w in checkpoint.weights.items())
     rows, skipped = [], {}
     for name, entry in checkpoint.plain.items():
-        if not has_values(entry) or entry.nbytes == 0:
+        if not entry.has_values or entry.nbytes == 0:
             skipped[name] = entry.dtype
         elif chosen:
             on_tensor(name, entry.nbytes)

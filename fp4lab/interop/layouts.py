@@ -55,7 +55,7 @@ class Layout(Protocol):
         """The place of a tensor that is not quantized."""
 
 
-def layout(name: LayoutName) -> Layout:
+def get(name: LayoutName) -> Layout:
     """The layout of this name; an unknown one is an InputError."""
     if name not in LAYOUTS:
         raise unknown("layout", name, LAYOUTS)
@@ -80,7 +80,7 @@ class Named:
         if kind_of(fmt) is None:
             raise InputError(
                 f"format={fmt.name!r} has no place in {self.name}, which holds NVFP4, MXFP4 and "
-                "MXFP8 with E4M3 elements; use --layout fp4lab, or another format"
+                "MXFP8 with E4M3 elements; use layout='fp4lab', or another format"
             )
 
     def storage(self, fmt: BlockFormat) -> Storage:
@@ -252,7 +252,7 @@ class Fp4lab:
 def _plain(name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> Slot:
     if dtype not in NAMES.values():
         raise InputError(
-            f"{name!r} has the dtype {dtype}, which this layout does not know; use --layout gguf"
+            f"{name!r} has the dtype {dtype}, which this layout does not know; use layout='gguf'"
         )
     return Slot(name, dtype, shape, nbytes)
 

@@ -13,15 +13,13 @@ import torch
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat, Direction, Level
 from fp4lab.functional.arguments import as_format
-from fp4lab.interop import output
+from fp4lab.interop import layouts, output
 from fp4lab.interop.checkpoint import Checkpoint
+from fp4lab.interop.choices import foreign, fused, reasons
 from fp4lab.interop.chunks import Figures, largest, quantized
 from fp4lab.interop.entries import Entry
 from fp4lab.interop.figures import plain
-from fp4lab.interop.groups import fused
-from fp4lab.interop.keep import foreign, reasons
 from fp4lab.interop.layouts import Layout, LayoutName
-from fp4lab.interop.layouts import layout as layout_of_name
 from fp4lab.interop.output import Form, Plan
 from fp4lab.interop.progress import Step, silent
 from fp4lab.interop.sink import Sink
@@ -146,7 +144,7 @@ def quantize(
     [('up.bias', 'bias'), ('up.weight', '')]
     """
     fmt = as_format(format, "format")
-    how, target = layout_of_name(layout), as_path("out", out)
+    how, target = layouts.get(layout), as_path("out", out)
     how.check_format(fmt)
     opened = open_source(source, argument="source")
     output.check(how.name, target, overwrite=overwrite, source=opened.path)
@@ -187,7 +185,7 @@ class _Work:
         if not self.names:
             raise InputError(
                 f"source={str(source.path)!r} has no tensor to quantize to {fmt.name!r}: "
-                f"{_most_common(self.why.values())}; give another file, format or --keep"
+                f"{_most_common(self.why.values())}; give another file, format or keep"
             )
 
     def plan(self) -> Plan:

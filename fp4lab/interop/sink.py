@@ -31,11 +31,6 @@ class Slot:
     shape: tuple[int, ...]
     nbytes: int
 
-    @classmethod
-    def like(cls, name: str, tensor: Tensor, dtype: str) -> Slot:
-        """The place of a tensor."""
-        return cls(name, dtype, tuple(tensor.shape), tensor.numel() * tensor.element_size())
-
 
 def slot(name: str, dtype: str, shape: tuple[int, ...]) -> Slot:
     """The place of a tensor of one of safetensors' dtypes."""

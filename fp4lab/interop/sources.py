@@ -18,7 +18,7 @@ from torch import Tensor
 from fp4lab.errors import InputError
 from fp4lab.interop import gguf_header, safetensors_files
 from fp4lab.interop.entries import DTYPES, Entry
-from fp4lab.interop.gguf_header import TYPES, Key
+from fp4lab.interop.gguf_header import NUMBERS, Key
 from fp4lab.specs.paths import as_path, check_regular
 from fp4lab.tensor.files import without_memory
 
@@ -105,9 +105,8 @@ def raw(entry: Entry) -> Tensor:
 
 
 def _dequantized(entry: Entry) -> Tensor:
-    numbers = {name: number for number, (name, _, _) in TYPES.items()}
     quants = package("gguf.quants", "gguf", f"{entry.dtype} blocks of {entry.name!r}")
-    kind = package("gguf", "gguf", "GGUF").GGMLQuantizationType(numbers[entry.dtype])
+    kind = package("gguf", "gguf", "GGUF").GGMLQuantizationType(NUMBERS[entry.dtype])
     blocks = raw(entry).reshape(*entry.shape[:-1], -1).numpy()
     try:
         with warnings.catch_warnings():

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError, expect
-from fp4lab.interop import output
+from fp4lab.interop import layouts, output
 from fp4lab.interop.checkpoint import Checkpoint
 from fp4lab.interop.configs import carried, check_moved, have_inputs, input_scale_name
 from fp4lab.interop.entries import misleads
-from fp4lab.interop.layouts import Layout, LayoutName, layout, plain_slot
+from fp4lab.interop.layouts import Layout, LayoutName, plain_slot
 from fp4lab.interop.output import Form, Plan
 from fp4lab.interop.sink import Sink, Slot, bytes_of
 from fp4lab.interop.sources import check_config
@@ -62,7 +62,7 @@ def write(
     ['config.json', 'hf_quant_config.json', 'model.safetensors']
     """
     expect("tensors", tensors, Mapping, "give a dictionary, such as {'up.weight': q}")
-    how, target = layout_of_name(layout), as_path("path", path)
+    how, target = layouts.get(layout), as_path("path", path)
     _check_config(config)
     opened = tensors if isinstance(tensors, Checkpoint) else None
     known = {} if opened is None else output.source_plan(opened.source)
@@ -104,10 +104,6 @@ def write(
             copy(sink)
 
     output.write_plan(plan, target, overwrite=overwrite, fill=fill)
-
-
-#: the argument of `write` has the name of the function
-layout_of_name = layout
 
 
 def _check_config(config: object) -> None:

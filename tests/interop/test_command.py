@@ -87,7 +87,7 @@ def test_inspect_says_what_a_quantized_file_is(
         (["inspect", ""], "path='' is empty"),
         (["quantize", "in", "", "--format", "nvfp4", "--layout", "modelopt"], "out='' is empty"),
         (["inspect", "none"], "path='none' is neither a file nor a folder"),
-        (["inspect", "in"], "is not quantized; add a format"),
+        (["inspect", "in"], "is not quantized; add a format, such as --format nvfp4"),
         (["inspect", "in", "--format", "nvpf4"], "did you mean 'nvfp4'?"),
         (["inspect", "in", "--format", "nvfp4", "--sort", "x"], "see fp4lab inspect --help"),
         (["inspect"], "see fp4lab inspect --help"),

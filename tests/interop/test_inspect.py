@@ -116,5 +116,7 @@ def test_what_a_quantized_file_is(tmp_path: Path, layout: str) -> None:
 
 
 def test_a_file_that_is_not_quantized_needs_a_format(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not quantized; add a format, such as --format nvfp4"):
+    with pytest.raises(
+        InputError, match=r"is not quantized; add a format, such as formats=\['nvfp4'\]"
+    ):
         interop.inspect(folder(tmp_path / "in"))

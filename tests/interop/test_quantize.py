@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import fp4lab
 from fp4lab import InputError, formats, interop
 from fp4lab.interop import chunks
-from fp4lab.interop.groups import fused
+from fp4lab.interop.choices import fused
 from tests.interop.models import LAYER, LINEAR, OTHER, contents, folder, random_tensor, state
 
 FORMATS = ("nvfp4", "nvfp4_16x16", "nvfp4_rowwise", "nvfp4_4over6", "nvfp4_modelopt")

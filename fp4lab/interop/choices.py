@@ -1,15 +1,18 @@
-"""Which tensors of a model stay as they are, and why."""
+"""What the names of tensors say: which stay as they are and why, and which share a tensor scale.
+
+vLLM and TensorRT-LLM stack q, k and v, and gate and up; a stacked matrix has room for one tensor
+scale, so those of its parts must be equal.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
 from fp4lab.interop.entries import Entry
-from fp4lab.interop.gguf_header import NUMBERS
 from fp4lab.interop.layouts import Layout
 from fp4lab.recipes import Layer, Rule
 from fp4lab.recipes.rules import HEAD_IN_BF16
@@ -37,6 +40,20 @@ _FOREIGN = {"qweight", "qzeros", "weight_scale_inv", "absmax", "quant_map", "SCB
 #: models whose layers are stored as [inputs, outputs], so that blocks would run the wrong way
 _TRANSPOSED = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 _CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)$")
+
+#: the last words of names (before ".weight") of what is fused, in models of Hugging Face and GGUF
+FUSED = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q_lin", "k_lin", "v_lin"),
+    ("wq", "wk", "wv"),
+    ("attn_q", "attn_k", "attn_v"),
+    ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("gate_proj", "up_proj"),
+    ("ffn_gate", "ffn_up"),
+    ("w1", "w3"),
+)
+_GROUP = {word: words for words in FUSED for word in words}
 
 
 def reasons(
@@ -69,11 +86,6 @@ def reasons(
     return found
 
 
-def has_values(entry: Entry) -> bool:
-    """Whether a tensor holds floats, or what ggml has made of them."""
-    return entry.is_float or entry.dtype in _GGML
-
-
 def foreign(entries: Mapping[str, Entry]) -> str:
     """The name of a part of what another tool has quantized (GPTQ, AWQ, MLX, FP8); "" without.
 
@@ -82,7 +94,7 @@ def foreign(entries: Mapping[str, Entry]) -> str:
     for name in entries:
         stem, _, word = name.rpartition(".")
         weight = entries.get(f"{stem}.weight")
-        codes = weight is not None and not has_values(weight)
+        codes = weight is not None and not weight.has_values
         blocks = entries.get(f"{name.removesuffix('_scales')}_blocks")
         if word in _FOREIGN or (word == "scales" and codes):
             return name
@@ -93,7 +105,7 @@ def foreign(entries: Mapping[str, Entry]) -> str:
 
 def _reason(entry: Entry, layer: str, config: Mapping[str, Any]) -> str:
     """What speaks against quantizing a tensor in any format and layout."""
-    if not has_values(entry):
+    if not entry.has_values:
         return entry.dtype
     if len(entry.shape) != 2:
         return "bias" if layer.rpartition(".")[2] == "bias" else f"{len(entry.shape)}-D"
@@ -108,5 +120,19 @@ def _reason(entry: Entry, layer: str, config: Mapping[str, Any]) -> str:
     return next((what for what, words in _WORDS.items() if words.search(layer)), "")
 
 
-#: ggml's quantized types, whose values can be quantized again
-_GGML = {name for name in NUMBERS if name[0] in "QT" or name.startswith("IQ")}
+def fused(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The names that share a tensor scale with others, each with all of its group.
+
+    >>> names = ["l.0.attn.q_proj.weight", "l.0.attn.k_proj.weight", "l.1.attn.q_proj.weight"]
+    >>> fused(names)["l.0.attn.k_proj.weight"]
+    ('l.0.attn.q_proj.weight', 'l.0.attn.k_proj.weight')
+    >>> "l.1.attn.q_proj.weight" in fused(names)
+    False
+    """
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for name in names:
+        parent, _, word = name.removesuffix(".weight").rpartition(".")
+        if word in _GROUP:
+            groups.setdefault((parent, _GROUP[word]), []).append(name)
+    together = [tuple(group) for group in groups.values() if len(group) > 1]
+    return {name: group for group in together for name in group}
