@@ -16,7 +16,8 @@ from fp4lab.specs import files
 SmallDisk = Callable[[int], AbstractContextManager[None]]
 
 
-def test_docstring_examples() -> None:
+def test_docstring_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert doctest.testmod(files).failed == 0
 
 
