@@ -185,7 +185,7 @@ def check_config(config: Mapping[str, Any], shown: str) -> None:
     for key, right, kind in (
         ("architectures", names is None or lists_names, "a list of names"),
         ("model_type", isinstance(config.get("model_type"), str | None), "a name"),
-        ("quantization_config", isinstance(config.get(KEY) or {}, dict), "a table"),
+        ("quantization_config", isinstance(config.get(KEY), dict | None), "a table"),
     ):
         if not right:
             raise InputError(f"{shown} has {key}={str(config[key])[:80]!r}, not {kind}; repair it")
