@@ -129,11 +129,12 @@ def _put(temporary: Path, target: Path) -> None:
         temporary.replace(target)
         return
     old = _beside(target, "old")
-    target.rename(old)
     try:
+        target.rename(old)
         temporary.rename(target)
-    except OSError:
-        old.rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
         raise
     remove(old)
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import Any
 
 import torch
@@ -184,8 +184,8 @@ def check_config(config: Mapping[str, Any], shown: str) -> None:
     lists_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
     for key, right, kind in (
         ("architectures", names is None or lists_names, "a list of names"),
-        ("model_type", isinstance(config.get("model_type"), str | None), "a name"),
-        ("quantization_config", isinstance(config.get(KEY) or {}, dict), "a table"),
+        ("model_type", isinstance(config.get("model_type"), (str, NoneType)), "a name"),
+        ("quantization_config", isinstance(config.get(KEY), (dict, NoneType)), "a table"),
     ):
         if not right:
             raise InputError(f"{shown} has {key}={str(config[key])[:80]!r}, not {kind}; repair it")

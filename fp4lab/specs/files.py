@@ -77,7 +77,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = beside(path)
     try:
-        temporary.touch()
+        # what a killed process of the same number left, or what is no file
+        temporary.unlink(missing_ok=True)
+        temporary.touch(exist_ok=False)
         usual = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
         # safetensors writes files that only their owner can read

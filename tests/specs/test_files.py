@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import os
+import stat
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,7 +16,8 @@ from fp4lab.specs import files
 SmallDisk = Callable[[int], AbstractContextManager[None]]
 
 
-def test_docstring_examples() -> None:
+def test_docstring_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert doctest.testmod(files).failed == 0
 
 
@@ -67,3 +70,25 @@ def test_only_leftovers_are_removed(tmp_path: Path) -> None:
     files.remove_leftovers(tmp_path)
     files.remove_leftovers(tmp_path / "absent")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*kept, ".folder.1.tmp"])
+
+
+def test_a_pipe_in_the_place_of_a_leftover_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    os.mkfifo(files.beside(path))
+    files.write_text(path, "text")
+    assert path.read_text() == "text"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_file_has_the_usual_mode_or_that_of_the_one_it_replaces(tmp_path: Path) -> None:
+    path, before = tmp_path / "a", os.umask(0o027)
+    try:
+        with files.replacing(path) as temporary:
+            temporary.write_text("text")
+            temporary.chmod(0o600)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        path.chmod(0o664)
+        files.write_text(path, "new")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o664
+    finally:
+        os.umask(before)
