@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import mmap
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -89,7 +90,14 @@ class Source:
 
 def raw(entry: Entry) -> Tensor:
     """The bytes of a tensor, uint8 `[nbytes]`."""
-    data = torch.empty(entry.nbytes, dtype=torch.uint8)
+    if not entry.nbytes:
+        return torch.empty(0, dtype=torch.uint8)
+    # pages of its own go back to the system at once: a heap keeps what lies between two tensors
+    try:
+        pages = mmap.mmap(-1, entry.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(str(error)) from None
+    data = torch.frombuffer(pages, dtype=torch.uint8)
     view = data.numpy().data
     for chunk in entry.chunks():
         view[: len(chunk)] = chunk
