@@ -74,7 +74,8 @@ def test_a_nan_on_one_rank_stops_all_with_the_same_words(tmp_path: Path) -> None
         ],
         check=True,
         capture_output=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # the tasks import what tests share
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     # Batch 13 is microbatch 1 of the seventh step, which is rank 1's.
     messages = [(tmp_path / f"rank{rank}").read_text() for rank in (0, 1)]
