@@ -20,6 +20,10 @@ class Advance(Protocol):
         """Show that `count` more are done, and a note beside."""
 
 
+def silent(count: int, note: str = "", /) -> None:
+    """An `Advance` that shows nothing."""
+
+
 @contextmanager
 def shown(
     title: str, total: int | None, *, unit: str = "bytes", stream: TextIO | None = None

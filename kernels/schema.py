@@ -108,6 +108,7 @@ def quantizer_of(text: str) -> Quantizer:
     return Quantizer(format_of(fmt), transposed == "1", hadamard, int(noise_bits))
 
 
+@lru_cache(maxsize=256)
 def is_compiled(fmt: BlockFormat) -> bool:
     """Whether C and Triton know the format's arithmetic."""
     return (

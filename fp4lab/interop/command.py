@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import signal
 import sys
 import threading
@@ -14,13 +13,15 @@ from signal import SIGHUP, SIGTERM
 from types import FrameType
 from typing import Annotated, TypeAlias
 
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 
+from fp4lab import progress
 from fp4lab.errors import InputError
-from fp4lab.interop import atomic, inspecting, progress, quantizing, tables
+from fp4lab.interop import atomic, inspecting, quantizing, tables
 from fp4lab.interop.inspecting import SortKey
 from fp4lab.interop.layouts import LayoutName
 from fp4lab.interop.sources import open_source, read_json
+from fp4lab.specs.figures import STDOUT, put_json
 from fp4lab.specs.options import Unset
 from fp4lab.specs.paths import as_path
 
@@ -51,7 +52,7 @@ class QuantizeArguments:
     """Names that stay as they are, with shell's wildcards: --keep '*.down_proj'."""
     share: bool = True
     """One tensor scale for projections that engines fuse: q, k, v; gate, up. vLLM needs it."""
-    overwrite: bool = False
+    overwrite: FlagCreatePairsOff[bool] = False
     """Replace a file, or a folder that this command has written."""
     json: Annotated[Unset[str], arg(metavar="PATH")] = None
     """File for what became of each tensor; - prints it instead of the summary."""
@@ -134,7 +135,7 @@ def _ended_cleanly(out: str) -> Iterator[None]:
 
 def _check_json(given: str | None, source: str, *, out: Path | None = None) -> None:
     """InputError for a place of the figures where they cannot be, or something else is."""
-    if given is None or given == "-":
+    if given is None or Path(given) == STDOUT:
         return
     path, shown = as_path("json", given), f"json={given!r}"
     atomic.check_target(path, folder=False, overwrite=True, foreign=str, argument="json")
@@ -159,12 +160,5 @@ def _printed(value: object, given: str | None) -> bool:
     """Write the figures where they are asked for; whether the tables are to be printed too."""
     if given is None:
         return True
-    text = json_text.dumps(value, indent=2, allow_nan=False)
-    if given == "-":
-        print(text)
-        return False
-    with atomic.replacing(
-        Path(given), folder=False, overwrite=True, foreign=str, argument="json"
-    ) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
-    return True
+    put_json(Path(given), value)
+    return Path(given) != STDOUT

@@ -15,8 +15,8 @@ from fp4lab.functional.arguments import as_format
 from fp4lab.interop.checkpoint import Checkpoint, Weight, read
 from fp4lab.interop.chunks import error_of, spread
 from fp4lab.interop.entries import Entry
-from fp4lab.interop.figures import plain
-from fp4lab.interop.progress import Step, silent
+from fp4lab.progress import Advance, silent
+from fp4lab.specs.figures import as_plain
 from fp4lab.tensor import QuantizedTensor
 
 SortKey: TypeAlias = Literal[
@@ -86,7 +86,7 @@ class Inspection:
 
     def plain(self) -> dict[str, Any]:
         """Everything as JSON takes it: what is not finite is a text."""
-        table: dict[str, Any] = plain(self)
+        table: dict[str, Any] = as_plain(self)
         return table
 
 
@@ -95,7 +95,7 @@ def inspect(
     formats: Sequence[BlockFormat | str] = (),
     *,
     sort: SortKey = "sqnr",
-    on_tensor: Step = silent,
+    on_tensor: Advance = silent,
 ) -> Inspection:
     """Measure what formats do to each tensor of a file, which need not fit into memory.
 
@@ -105,7 +105,7 @@ def inspect(
             quantized needs at least one.
         sort: order of the rows, worst first: by the first format's "sqnr", "underflow" or
             "saturation", by "amax", "amax_over_rms" or "kurtosis", by "name", or as in the "file".
-        on_tensor: called with a tensor's name and bytes before it is read.
+        on_tensor: called with the bytes and name of each tensor that is done.
 
     Returns:
         the rows. Errors are those of `fp4lab.error` on the values in float32.
@@ -137,9 +137,8 @@ def inspect(
         if not entry.has_values or entry.nbytes == 0:
             skipped[name] = entry.dtype
         elif chosen:
-            on_tensor(name, entry.nbytes)
             rows.append(_row(checkpoint, entry, chosen))
-    on_tensor("", 0)
+            on_tensor(entry.nbytes, name)
     rows.sort(key=_order(sort, chosen))
     return Inspection(str(path), checkpoint.layout, tuple(rows), weights, skipped)
 

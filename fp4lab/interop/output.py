@@ -53,18 +53,17 @@ class Plan:
         layout: how it is written.
         weights: what is quantized.
         plain: the places of the other tensors.
+        source: where the tensors come from: a folder, whose other files are copied, or a GGUF
+            file, whose metadata is.
         config: the model's config.json.
-        folder: a folder whose other files are copied.
-        keys: metadata of a GGUF file that the tensors come from.
         carried: the JSON files of a model that keeps its layout.
     """
 
     layout: Layout
     weights: Mapping[str, Form]
     plain: Sequence[Slot]
+    source: Source | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
-    keys: Mapping[str, Key] | None = None
     carried: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def slots(self) -> list[Slot]:
@@ -138,7 +137,8 @@ def write_plan(plan: Plan, target: Path, *, overwrite: bool, fill: Callable[[Sin
     folder = is_folder(plan.layout.name, target)
     slots, texts = plan.slots(), _texts(plan) if folder else {}
     with atomic.replacing(target, folder=folder, overwrite=overwrite, foreign=foreign) as temporary:
-        copied = _copy(plan.folder, temporary) if folder and plan.folder is not None else []
+        origin = None if plan.source is None else plan.source.folder
+        copied = _copy(origin, temporary) if folder and origin is not None else []
         for name, table in texts.items():
             (temporary / name).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
         path, beside = (temporary / WEIGHTS, [*copied, *texts]) if folder else (temporary, None)
@@ -162,8 +162,9 @@ def _sink(plan: Plan, path: Path, slots: Sequence[Slot], beside: Sequence[str] |
 
 
 def _keys(plan: Plan, slots: Sequence[Slot]) -> dict[str, Key]:
-    keys = dict(plan.keys or {})
-    if plan.keys is None:
+    found = None if plan.source is None else plan.source.keys
+    keys = dict(found or {})
+    if found is None:
         # tensors under the names of another tool are no model that llama.cpp knows
         keys["general.architecture"] = gguf_header.string("fp4lab")
     types = {slot.dtype for slot in slots} & set(_FILE_TYPES)
@@ -218,8 +219,3 @@ def _copy(source: Path, target: Path) -> list[str]:
         shutil.copyfile(path, target / inner)
         copied.append(str(inner))
     return copied
-
-
-def source_plan(source: Source) -> dict[str, Any]:
-    """What a plan takes from the source of its tensors."""
-    return {"config": source.config, "folder": source.folder, "keys": source.keys}

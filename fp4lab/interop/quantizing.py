@@ -18,13 +18,13 @@ from fp4lab.interop.checkpoint import Checkpoint
 from fp4lab.interop.choices import foreign, fused, reasons
 from fp4lab.interop.chunks import Figures, largest, quantized
 from fp4lab.interop.entries import Entry
-from fp4lab.interop.figures import plain
 from fp4lab.interop.layouts import Layout, LayoutName
 from fp4lab.interop.output import Form, Plan
-from fp4lab.interop.progress import Step, silent
 from fp4lab.interop.sink import Sink
 from fp4lab.interop.sources import Source, open_source
 from fp4lab.interop.stored import LARGEST, smallest_amax
+from fp4lab.progress import Advance, silent
+from fp4lab.specs.figures import as_plain
 from fp4lab.specs.paths import as_path
 
 
@@ -93,7 +93,7 @@ class Summary:
     def plain(self) -> dict[str, Any]:
         """Everything as JSON takes it: what is not finite is a text."""
         totals = {key: getattr(self, key) for key in ("nbytes_before", "nbytes_after")}
-        table: dict[str, Any] = plain(self)
+        table: dict[str, Any] = as_plain(self)
         return table | totals
 
 
@@ -106,7 +106,7 @@ def quantize(
     keep: Sequence[str] = (),
     share: bool = True,
     overwrite: bool = False,
-    on_tensor: Step = silent,
+    on_tensor: Advance = silent,
 ) -> Summary:
     """Quantize a model's weights, which need not fit into memory.
 
@@ -123,7 +123,7 @@ def quantize(
         share: whether projections that engines fuse (q, k and v; gate and up) get one tensor scale,
             that of the largest amax among them. vLLM needs it.
         overwrite: whether a file, or a folder that was written here, may be replaced.
-        on_tensor: called with a tensor's name and bytes before it is read.
+        on_tensor: called with the bytes and name of each tensor that is done.
 
     Returns:
         what became of each tensor. Weights are quantized in float32 as by `fp4lab.quantize`. Where
@@ -173,7 +173,7 @@ class _Work:
         *,
         share: bool,
         patterns: Sequence[str],
-        on_tensor: Step,
+        on_tensor: Advance,
     ) -> None:
         self.source, self.how, self.fmt, self.on_tensor = source, how, fmt, on_tensor
         entries, config = source.entries, source.config
@@ -192,17 +192,15 @@ class _Work:
         weights = {name: Form(self.fmt, self.source.entries[name].shape) for name in self.names}
         kept = (self.source.entries[name] for name, why in self.why.items() if why)
         plain = [self.how.plain(entry) for entry in kept]
-        config, folder, keys = self.source.config, self.source.folder, self.source.keys
-        return Plan(self.how, weights, plain, config, folder, keys)
+        return Plan(self.how, weights, plain, self.source, self.source.config)
 
     def fill(self, sink: Sink) -> None:
         for name, entry in self.source.entries.items():
-            self.on_tensor(name, entry.nbytes)
             if self.why[name]:
                 sink.copy(name, entry.chunks())
             else:
                 self._quantize(sink, entry)
-        self.on_tensor("", 0)
+            self.on_tensor(entry.nbytes, name)
 
     def _quantize(self, sink: Sink, entry: Entry) -> None:
         name = entry.name

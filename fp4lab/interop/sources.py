@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import mmap
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fp4lab.errors import InputError
+from fp4lab.errors import InputError, optional
 from fp4lab.interop import gguf_header, safetensors_files
 from fp4lab.interop.entries import DTYPES, Entry
 from fp4lab.interop.gguf_header import NUMBERS, Key
@@ -106,8 +104,9 @@ def raw(entry: Entry) -> Tensor:
 
 
 def _dequantized(entry: Entry) -> Tensor:
-    quants = package("gguf.quants", "gguf", f"{entry.dtype} blocks of {entry.name!r}")
-    kind = package("gguf", "gguf", "GGUF").GGMLQuantizationType(NUMBERS[entry.dtype])
+    what = f"path={str(entry.file)!r} with {entry.dtype} blocks in {entry.name!r}"
+    quants = optional("gguf.quants", argument=what, package="gguf")
+    kind = quants.GGMLQuantizationType(NUMBERS[entry.dtype])
     blocks = raw(entry).reshape(*entry.shape[:-1], -1).numpy()
     try:
         with warnings.catch_warnings():
@@ -120,16 +119,6 @@ def _dequantized(entry: Entry) -> Tensor:
             "requantize the file with llama.cpp to F16 first"
         ) from None
     return values.reshape(entry.shape)
-
-
-def package(module: str, name: str, what: str) -> ModuleType:
-    """An optional package; where it is missing, InputError with the command that adds it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise InputError(
-            f"{what} needs the package {name}; add it: python -m pip install {name}"
-        ) from None
 
 
 def open_source(path: str | Path, *, argument: str = "path") -> Source:

@@ -66,13 +66,9 @@ def write(
     how, target = layouts.get(layout), as_path("path", path)
     _check_config(config)
     opened = tensors if isinstance(tensors, Checkpoint) else None
-    known = {} if opened is None else output.source_plan(opened.source)
-    output.check(
-        how.name,
-        target,
-        overwrite=overwrite,
-        source=None if opened is None else opened.source.path,
-    )
+    source = None if opened is None else opened.source
+    origin = None if source is None else source.path
+    output.check(how.name, target, overwrite=overwrite, source=origin)
     if opened is None:
         for name, value in tensors.items():
             check_savable(name, value)
@@ -85,15 +81,16 @@ def write(
     for name, form in weights.items():
         _check(how, name, form)
     plain = _plain(tensors, how, set(weights))
-    if config is not None:
-        known["config"] = config
+    kept: Mapping[str, dict[str, Any]] = {}
     if opened is not None and opened.layout is not None:
         if opened.layout != how.name:
             inputs = have_inputs(how.name, weights, [slot.name for slot, _ in plain])
             check_moved(opened.source, how.name, inputs=inputs)
         elif config is None:
-            known["carried"] = carried(opened.source)
-    plan = Plan(how, weights, [slot for slot, _ in plain], **known)
+            kept = carried(opened.source)
+    if config is None:
+        config = {} if source is None else source.config
+    plan = Plan(how, weights, [slot for slot, _ in plain], source, config, kept)
 
     def fill(sink: Sink) -> None:
         for name in weights:

@@ -29,7 +29,7 @@ def as_json(value: object) -> str:
       ]
     }
     """
-    return json.dumps(_plain(value), indent=2, allow_nan=False)
+    return json.dumps(as_plain(value), indent=2, allow_nan=False)
 
 
 def put_json(path: Path, value: object) -> None:
@@ -54,15 +54,16 @@ def put_json(path: Path, value: object) -> None:
         write_text(path.resolve(), text + "\n")
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """What `as_json` writes, as tables, lists, texts and numbers."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: as_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
+        return as_plain(value._asdict())
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: as_plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [as_plain(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -245,12 +245,12 @@ def test_what_comes_to_be_in_the_meantime_is_not_replaced(tmp_path: Path) -> Non
     for layout, name in (("modelopt", "late"), ("gguf", "late.gguf")):
         out = tmp_path / name
 
-        def another(tensor: str, nbytes: int, out: Path = out) -> None:
-            if tensor == "" and not out.suffix:
+        def another(nbytes: int, tensor: str = "", /, out: Path = out) -> None:
+            if out.suffix:
+                out.write_text("mine")
+            else:
                 out.mkdir(exist_ok=True)
                 (out / "precious").write_text("mine")
-            elif tensor == "":
-                out.write_text("mine")
 
         with pytest.raises(InputError, match="is there already; add"):
             interop.quantize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from fp4lab import cli, interop
-from fp4lab.interop import command, progress
+from fp4lab.interop import command
 from tests.interop.models import LINEAR, contents, folder
 
 
@@ -140,26 +139,6 @@ def test_an_interrupt_is_told(
     words = ["quantize", str(tmp_path / "in"), "out", "--format", "nvfp4", "--layout", "modelopt"]
     assert cli.main(words) == 130
     assert capsys.readouterr().err == "fp4lab: interrupted; out is as it was\n"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
-    terminal, pipe, now = Terminal(), io.StringIO(), [0.0]
-    with progress.shown("quantize", 100, stream=terminal) as step:
-        step("a.weight", 60)
-        step("b.weight", 40)
-        step("", 0)
-    assert "quantize" in terminal.getvalue()
-    assert "100/100 bytes" in terminal.getvalue()
-    with progress.shown("quantize", 100, stream=pipe, clock=lambda: now[0]) as step:
-        for name in ("a.weight", "b.weight", "c.weight"):
-            step(name, 30)
-            now[0] += 6
-    assert pipe.getvalue() == "quantize: 60%, c.weight\n"
 
 
 def test_names_with_markup_are_shown_as_they_are(
