@@ -11,9 +11,10 @@ from torch import Tensor
 from fp4lab import formats
 from fp4lab.errors import InputError, unknown
 from fp4lab.formats import BlockFormat, Level
+from fp4lab.interop import gguf_files
 from fp4lab.interop.entries import DTYPES, NAMES, Slot
 from fp4lab.interop.gguf_blocks import block_side, to_blocks
-from fp4lab.interop.sink import bytes_of, gguf_nbytes
+from fp4lab.interop.sink import bytes_of
 from fp4lab.interop.sink import slot as slot_of
 from fp4lab.interop.stored import (
     STORAGES,
@@ -151,7 +152,7 @@ class Gguf:
     def slots(self, name: str, shape: tuple[int, ...], fmt: BlockFormat) -> list[Slot]:
         """The blocks, and the scale where the format has a second level."""
         dtype = self.dtype(fmt)
-        found = [Slot(_gguf_name(name), dtype, shape, gguf_nbytes(dtype, shape))]
+        found = [Slot(_gguf_name(name), dtype, shape, gguf_files.nbytes(dtype, shape))]
         if fmt.level != Level.NONE:
             found.append(Slot(_gguf_name(scale_name(name)), "F32", (1,), 4))
         return found
@@ -173,7 +174,7 @@ class Gguf:
     def plain(self, slot: Slot) -> Slot:
         """As it is; a single number has the shape [1] there."""
         try:
-            needed = gguf_nbytes(slot.dtype, slot.shape)
+            needed = gguf_files.nbytes(slot.dtype, slot.shape)
         except KeyError:
             raise InputError(
                 f"{slot.name!r} has the dtype {slot.dtype}, which GGUF does not know; use "

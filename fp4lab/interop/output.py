@@ -12,12 +12,12 @@ from typing import Any
 import fp4lab
 from fp4lab.errors import InputError
 from fp4lab.formats import BlockFormat
-from fp4lab.interop import atomic, configs, gguf_header, safetensors_files
+from fp4lab.interop import atomic, configs, gguf_files, safetensors_files
 from fp4lab.interop.configs import Described, have_inputs, kept_layers
 from fp4lab.interop.entries import Slot
-from fp4lab.interop.gguf_header import Key, uint32
+from fp4lab.interop.gguf_files import Key, uint32
 from fp4lab.interop.layouts import Layout, LayoutName, matrix_of
-from fp4lab.interop.sink import Sink, gguf_sink, safetensors_sink
+from fp4lab.interop.sink import Sink
 from fp4lab.interop.sources import CONFIG, INDEX, PICKLED, STAMP, Source
 from fp4lab.interop.stored import kind_of
 from fp4lab.tensor.files import FILE_CONVENTION, description
@@ -148,7 +148,7 @@ def write_plan(plan: Plan, target: Path, *, overwrite: bool, fill: Callable[[Sin
 
 def _sink(plan: Plan, path: Path, slots: Sequence[Slot], beside: Sequence[str] | None) -> Sink:
     if plan.layout.name == "gguf":
-        return gguf_sink(path, slots, _keys(plan, slots))
+        return gguf_files.sink(path, slots, _keys(plan, slots))
     metadata = {"format": "pt", "fp4lab": fp4lab.__version__}
     if plan.layout.name == "fp4lab":
         described = {
@@ -158,7 +158,7 @@ def _sink(plan: Plan, path: Path, slots: Sequence[Slot], beside: Sequence[str] |
         metadata = {"convention": FILE_CONVENTION, "quantized": json.dumps(described)}
     if beside is not None:
         metadata[_FILES] = json.dumps(sorted(beside))
-    return safetensors_sink(path, slots, metadata)
+    return safetensors_files.sink(path, slots, metadata)
 
 
 def _keys(plan: Plan, slots: Sequence[Slot]) -> dict[str, Key]:
@@ -166,12 +166,12 @@ def _keys(plan: Plan, slots: Sequence[Slot]) -> dict[str, Key]:
     keys = dict(found or {})
     if found is None:
         # tensors under the names of another tool are no model that llama.cpp knows
-        keys["general.architecture"] = gguf_header.string("fp4lab")
+        keys["general.architecture"] = gguf_files.string("fp4lab")
     types = {slot.dtype for slot in slots} & set(_FILE_TYPES)
     if len(types) == 1:
         keys["general.file_type"] = uint32(_FILE_TYPES[types.pop()])
     keys["general.quantization_version"] = uint32(2)
-    keys[STAMP] = gguf_header.string(fp4lab.__version__)
+    keys[STAMP] = gguf_files.string(fp4lab.__version__)
     return keys
 
 

@@ -1,19 +1,21 @@
-"""Safetensors files, read tensor by tensor after their headers were checked.
+"""Safetensors files: headers that are checked before tensors are read, and the streaming writer.
 
 The safetensors library refuses lengths, offsets, shapes and dtypes that do not fit the file.
 Checked here besides: how long the header is, names that occur twice (JSON's last one would win),
 names that no tool writes and dtypes of less than a byte. Tensors are then read from their places.
+The library writes whole dictionaries; here the header is written from the known sizes alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fp4lab.errors import InputError
-from fp4lab.interop.entries import DTYPES, Entry, check_name, check_shape
+from fp4lab.interop.entries import DTYPES, Entry, Slot, check_name, check_shape
+from fp4lab.interop.sink import Sink
 from fp4lab.specs.paths import check_regular
 from fp4lab.tensor.files import without_memory
 
@@ -91,3 +93,24 @@ def _entry(name: str, value: Mapping[str, Any], file: Path, start: int, changed:
             "without it"
         )
     return Entry(name, dtype, shape, end - begin, file, start + begin, changed)
+
+
+def sink(path: Path, slots: Iterable[Slot], metadata: Mapping[str, str]) -> Sink:
+    """A safetensors file, ordered as that library orders them: wide dtypes first, then by name."""
+    ordered = sorted(slots, key=lambda one: (-DTYPES[one.dtype].itemsize, one.name))
+    table: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    places: dict[str, tuple[int, int]] = {}
+    at = 0
+    for one in ordered:
+        table[one.name] = {
+            "dtype": one.dtype,
+            "shape": one.shape,
+            "data_offsets": [at, at + one.nbytes],
+        }
+        places[one.name] = at, one.nbytes
+        at += one.nbytes
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    start = 8 + len(text)
+    head = len(text).to_bytes(8, "little") + text
+    return Sink(path, head, {name: (start + at, size) for name, (at, size) in places.items()})

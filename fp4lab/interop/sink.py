@@ -6,7 +6,6 @@ written to its place at once, so that nothing is kept.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -16,9 +15,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from fp4lab.interop import gguf_header
 from fp4lab.interop.entries import DTYPES, Slot
-from fp4lab.interop.gguf_header import ALIGNMENT, MAGIC, NUMBERS, TYPES, Key, packed, uint32
 
 
 def slot(name: str, dtype: str, shape: tuple[int, ...]) -> Slot:
@@ -84,52 +81,3 @@ class Sink:
             # also where the last tensor is empty
             self._file.truncate(max(end, len(self._head)))
         self._stack.close()
-
-
-def safetensors_sink(path: Path, slots: Iterable[Slot], metadata: Mapping[str, str]) -> Sink:
-    """A safetensors file, ordered as that library orders them: wide dtypes first, then by name."""
-    ordered = sorted(slots, key=lambda one: (-DTYPES[one.dtype].itemsize, one.name))
-    table: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-    places: dict[str, tuple[int, int]] = {}
-    at = 0
-    for one in ordered:
-        table[one.name] = {
-            "dtype": one.dtype,
-            "shape": one.shape,
-            "data_offsets": [at, at + one.nbytes],
-        }
-        places[one.name] = at, one.nbytes
-        at += one.nbytes
-    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    start = 8 + len(text)
-    head = len(text).to_bytes(8, "little") + text
-    return Sink(path, head, {name: (start + at, size) for name, (at, size) in places.items()})
-
-
-def gguf_sink(path: Path, slots: Iterable[Slot], keys: Mapping[str, Key]) -> Sink:
-    """A GGUF file of version 3; metadata is written as the bytes that it is."""
-    ordered = list(slots)
-    keys = {**keys, "general.alignment": uint32(ALIGNMENT)}
-    counts = (len(ordered), len(keys))
-    head = bytearray(MAGIC + (3).to_bytes(4, "little"))
-    head += b"".join(n.to_bytes(8, "little") for n in counts)
-    for name, key in keys.items():
-        head += packed(name) + key.kind.to_bytes(4, "little") + key.value
-    places: dict[str, tuple[int, int]] = {}
-    at = 0
-    for one in ordered:
-        sizes = one.shape[::-1]
-        head += packed(one.name) + len(sizes).to_bytes(4, "little")
-        head += b"".join(size.to_bytes(8, "little") for size in sizes)
-        head += NUMBERS[one.dtype].to_bytes(4, "little") + at.to_bytes(8, "little")
-        places[one.name] = at, one.nbytes
-        at += -(-one.nbytes // ALIGNMENT) * ALIGNMENT
-    head += bytes(-len(head) % ALIGNMENT)
-    return Sink(path, head, {name: (len(head) + at, size) for name, (at, size) in places.items()})
-
-
-def gguf_nbytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """What a tensor takes in a GGUF file."""
-    _, block, size = TYPES[gguf_header.NUMBERS[dtype]]
-    return math.prod(shape) // block * size

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fp4lab.errors import InputError, optional
-from fp4lab.interop import gguf_header, safetensors_files
+from fp4lab.interop import gguf_files, safetensors_files
 from fp4lab.interop.entries import DTYPES, Entry
-from fp4lab.interop.gguf_header import NUMBERS, Key
+from fp4lab.interop.gguf_files import NUMBERS, Key
 from fp4lab.specs.paths import as_path, check_regular
 from fp4lab.tensor.files import without_memory
 
@@ -139,8 +139,8 @@ def open_source(path: str | Path, *, argument: str = "path") -> Source:
         raise InputError(f"{shown}: {_PICKLE}")
     with path.open("rb") as file:
         start = file.read(4)
-    if start == gguf_header.MAGIC:
-        head = gguf_header.header(path)
+    if start == gguf_files.MAGIC:
+        head = gguf_files.header(path)
         if "split.count" in head.keys and head.keys["split.count"].value[:2] not in (
             b"\0\0",
             b"\1\0",

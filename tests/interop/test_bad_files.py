@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from fp4lab import InputError, formats, interop
-from fp4lab.interop import entries, gguf_header, safetensors_files
+from fp4lab.interop import entries, gguf_files, safetensors_files
 from tests.interop.models import folder, state
 from tests.interop.raw_files import (
     array,
@@ -212,7 +212,7 @@ def test_a_small_gguf_that_is_to_be_read(tmp_path: Path) -> None:
     path.write_bytes(gguf_bytes(num_tensors=1, tensors=tensor(), data=SIXTEEN))
     read = interop.read(path)
     assert torch.equal(read["a"], torch.zeros(4))  # type: ignore[arg-type]
-    assert gguf_header.header(path).keys == {}
+    assert gguf_files.header(path).keys == {}
 
 
 @pytest.mark.parametrize("name", ["model.bin", "model.pt", "model.pth", "model.ckpt", "weights"])

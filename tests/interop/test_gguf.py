@@ -11,7 +11,7 @@ import torch
 
 import fp4lab
 from fp4lab import formats, interop
-from fp4lab.interop import gguf_header
+from fp4lab.interop import gguf_files
 from tests.interop.models import random_tensor
 
 gguf: Any = pytest.importorskip("gguf", reason="compares with the gguf package")
@@ -114,7 +114,7 @@ def test_both_names_of_a_tensor_scale_are_read(tmp_path: Path) -> None:
 
 def test_types_are_those_of_the_package() -> None:
     theirs = {int(kind): (kind.name, *sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
-    for number, ours in gguf_header.TYPES.items():
+    for number, ours in gguf_files.TYPES.items():
         assert theirs[number] == ours
 
 

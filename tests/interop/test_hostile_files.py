@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import fp4lab
 from fp4lab import InputError, interop
-from fp4lab.interop import gguf_header
+from fp4lab.interop import gguf_files
 from tests.interop.models import folder
 from tests.interop.raw_files import gguf_bytes, one, safetensors_bytes, tensor
 
@@ -53,7 +53,7 @@ def test_pipes_and_devices_are_refused_before_they_are_opened(tmp_path: Path) ->
     for path in (part, tmp_path / "pipe.gguf", Path("/dev/zero")):
         if not path.exists():
             os.mkfifo(path)
-        for read in (interop.read, interop.layout_of, fp4lab.load, gguf_header.header):
+        for read in (interop.read, interop.layout_of, fp4lab.load, gguf_files.header):
             with pytest.raises(InputError, match="is a pipe or device"):
                 read(path)
 

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata and where the tensors are, nothing of it trusted.
+"""GGUF files: headers, of which nothing is trusted, and the streaming writer.
 
 The gguf package builds an array for every word of the vocabulary and takes each count for true; so
 the header is walked here, within bounds, and metadata stays the bytes it is: it is copied from file
@@ -13,11 +13,13 @@ import math
 import mmap
 import os
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fp4lab.errors import InputError
-from fp4lab.interop.entries import Entry, check_name, check_shape
+from fp4lab.interop.entries import Entry, Slot, check_name, check_shape
+from fp4lab.interop.sink import Sink
 from fp4lab.specs.paths import check_regular
 
 MAGIC = b"GGUF"
@@ -106,6 +108,12 @@ def packed(text: str) -> bytes:
     """A text with its length."""
     data = text.encode()
     return len(data).to_bytes(8, "little") + data
+
+
+def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """What a tensor takes in a GGUF file."""
+    _, block, size = TYPES[NUMBERS[dtype]]
+    return math.prod(shape) // block * size
 
 
 def header(file: Path) -> Header:
@@ -235,3 +243,25 @@ class _Walk:
 
     def bad(self, what: str) -> InputError:
         return InputError(f"{self.file} {what}: it is damaged, or not to be trusted; give another")
+
+
+def sink(path: Path, slots: Iterable[Slot], keys: Mapping[str, Key]) -> Sink:
+    """A GGUF file of version 3; metadata is written as the bytes that it is."""
+    ordered = list(slots)
+    keys = {**keys, "general.alignment": uint32(ALIGNMENT)}
+    counts = (len(ordered), len(keys))
+    head = bytearray(MAGIC + (3).to_bytes(4, "little"))
+    head += b"".join(n.to_bytes(8, "little") for n in counts)
+    for name, key in keys.items():
+        head += packed(name) + key.kind.to_bytes(4, "little") + key.value
+    places: dict[str, tuple[int, int]] = {}
+    at = 0
+    for one in ordered:
+        sizes = one.shape[::-1]
+        head += packed(one.name) + len(sizes).to_bytes(4, "little")
+        head += b"".join(size.to_bytes(8, "little") for size in sizes)
+        head += NUMBERS[one.dtype].to_bytes(4, "little") + at.to_bytes(8, "little")
+        places[one.name] = at, one.nbytes
+        at += -(-one.nbytes // ALIGNMENT) * ALIGNMENT
+    head += bytes(-len(head) % ALIGNMENT)
+    return Sink(path, head, {name: (len(head) + at, size) for name, (at, size) in places.items()})
