@@ -15,6 +15,7 @@ import triton
 from torch import Tensor
 
 from fp4lab.formats import E2M1, WHOLE, BlockFormat, Level, Overflow, Selection, Ties
+from fp4lab.kernels.capability import BLOCK_SCALED
 from fp4lab.kernels.hadamard.triton import LARGEST, LARGEST_FUSED, transform_rows
 from fp4lab.kernels.minifloat.reference import positive_nan_
 from fp4lab.kernels.philox.triton import NoiseArguments, is_aligned, salts
@@ -255,7 +256,7 @@ def takes_native(asked: Quantization) -> bool:
         and native_format(asked)
         and asked.noise is None
         and device.type == "cuda"
-        and torch.cuda.get_device_capability(device)[0] in (10, 12)
+        and torch.cuda.get_device_capability(device)[0] in BLOCK_SCALED
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fp4lab import convert, recipes
-from fp4lab.data import ByteTokenizer, prepare
+from fp4lab.data import ByteTokenizer, Shards, prepare
 from fp4lab.errors import InputError
 from fp4lab.train import Evaluation, LanguageTask, RunConfig, evaluate, train
 from fp4lab.train import checkpoint as checkpoints
@@ -36,6 +36,12 @@ def run(config: RunConfig, tmp_path: Path) -> Path:
     """Trained in BF16, where a window's loss does not depend on the others of its batch."""
     train(dataclasses.replace(config, recipe="bf16"), folder=tmp_path / "run")
     return tmp_path / "run"
+
+
+@pytest.fixture
+def bpe(text: Path, tmp_path: Path) -> Shards:
+    pytest.importorskip("tokenizers", reason="trains a BPE, which needs the extra data")
+    return prepare(text, tmp_path / "bpe", tokenizer="bpe", vocab_size=320)
 
 
 def by_hand(run: Path, config: RunConfig, tokens: list[int], *, windows: list[int]) -> float:
@@ -88,11 +94,10 @@ def test_windows_are_spread_evenly(run: Path, config: RunConfig, tmp_path: Path)
 def test_the_held_out_part_of_the_runs_own_shards(
     config: RunConfig,
     text: Path,
+    bpe: Shards,
     tmp_path: Path,
 ) -> None:
     """All windows of it are what the run reports where it evaluates all of them."""
-    pytest.importorskip("tokenizers", reason="trains a BPE, which needs the extra data")
-    bpe = prepare(text, tmp_path / "bpe", tokenizer="bpe", vocab_size=320)
     run = tmp_path / "run"
     train(on(config, bpe.folder), folder=run)
     found = evaluate(run, data=bpe.folder, device="cpu")
@@ -146,10 +151,9 @@ def test_bad_text_is_one_line(
 def test_other_shards_and_text_that_is_not_utf8_are_refused(
     config: RunConfig,
     text: Path,
+    bpe: Shards,
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("tokenizers", reason="trains a BPE, which needs the extra data")
-    bpe = prepare(text, tmp_path / "bpe", tokenizer="bpe", vocab_size=320)
     train(on(config, bpe.folder), folder=tmp_path / "run")
     prepare(text, tmp_path / "bytes")
     with pytest.raises(
